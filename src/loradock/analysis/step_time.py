@@ -60,17 +60,17 @@ def of(
     """
     first = train[0]["step"] - 1 if train else 0
     spans = list(zip([first, *(line["step"] for line in train)], train, strict=False))
-    counted = [(line["step"] - before, line) for before, line in spans if before >= warmup_steps]
+    counted = [(line["step"] - previous, line) for previous, line in spans if previous >= warmup_steps]
     steps = sum(count for count, _ in counted)
     if not steps:
         return None
     phases = {name: sum(line["phases"].get(name, 0.0) for _, line in counted) / steps for name in STEP_PHASES}
     seconds = sum(line["seconds"] for _, line in counted) / steps
     phases["other"] = max(0.0, seconds - sum(phases.values()))
-    written = [line["phases"]["logging"] for before, line in pairwise_lines(train) if before >= warmup_steps]
+    written = [line["phases"]["logging"] for previous, line in pairwise_lines(train) if previous >= warmup_steps]
     between = {"logging": (written, "log"), "evaluation": (of_each(evaluations), "evaluate")}
     between["saving"] = (of_each(checkpoints), "save")
-    phases |= {name: mean(values) / max(1, cadence[every]) for name, (values, every) in between.items()}
+    phases |= {name: mean(values) / max(1, cadence[interval]) for name, (values, interval) in between.items()}
     return Breakdown(
         phases=phases,
         tokens=sum(line["tokens"] for _, line in counted) / steps,
@@ -81,7 +81,7 @@ def of(
 
 def pairwise_lines(train: Sequence[Mapping[str, Any]]) -> list[tuple[int, Mapping[str, Any]]]:
     """Each line that says what the one before it took to write, with the step of that one."""
-    return [(before["step"], line) for before, line in pairwise(train) if "logging" in line["phases"]]
+    return [(previous["step"], line) for previous, line in pairwise(train) if "logging" in line["phases"]]
 
 
 def of_each(lines: Sequence[Mapping[str, Any]]) -> list[float]:

@@ -61,9 +61,11 @@ class Screen:
         key = (step.number, step.name)
         title = step.title[:TITLE_CHARACTERS]
         if self.status:
-            said = step.lines[-1].strip()[:80] if step.lines else ""
+            last_line = step.lines[-1].strip()[:80] if step.lines else ""
             elapsed = int(time.monotonic() - self.began)
-            self.status.update(f"{elapsed // 60}:{elapsed % 60:02d} {_plain(title[:60])}  [dim]{_plain(said)}[/dim]")
+            self.status.update(
+                f"{elapsed // 60}:{elapsed % 60:02d} {_plain(title[:60])}  [dim]{_plain(last_line)}[/dim]"
+            )
         is_silent = step.state == "running" and (self.status or not step.lines)
         if self.shown.get(key) != step.state and not is_silent:
             self.shown[key] = step.state
@@ -149,9 +151,9 @@ def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any)
     ask = BuildAsk(scratch=scratch or default_scratch(), **options)
     with Screen() as screen:
         if dry_run:
-            found = preflight(ask, client=connect(), view=screen)
+            checks = preflight(ask, client=connect(), view=screen)
             if as_json:
-                click.echo(json.dumps({"rooms": [room.as_json() for room in found.rooms]}, indent=2))
+                click.echo(json.dumps({"rooms": [room.as_json() for room in checks.rooms]}, indent=2))
             return
         record = build_image(ask, view=screen)
     if as_json:

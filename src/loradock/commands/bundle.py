@@ -67,12 +67,12 @@ def saved(client: DockerClient, reference: str) -> Image:
     """What the engine would save of an image."""
     from loradock.delivery.image.engine import image_named
 
-    found = image_named(client, reference)
+    image = image_named(client, reference)
     return Image(
         reference=reference,
-        id=str(found.id),
-        size_bytes=int(found.attrs.get("Size", 0)),
-        chunks=lambda: (chunk for chunk in found.save(named=reference)),
+        id=str(image.id),
+        size_bytes=int(image.attrs.get("Size", 0)),
+        chunks=lambda: (chunk for chunk in image.save(named=reference)),
     )
 
 
@@ -103,8 +103,8 @@ def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool
 
         with closing(connect()) as client:
             loaded = load_image(client, file)
-        other = "" if loaded == manifest.image_id else f" ({manifest.image_id} where it was saved)"
-        click.echo(f"loaded {manifest.image}: {loaded}{other}", err=True)
+        change = "" if loaded == manifest.image_id else f" ({manifest.image_id} where it was saved)"
+        click.echo(f"loaded {manifest.image}: {loaded}{change}", err=True)
     tell(manifest, file, as_json=as_json)
     click.echo(command(manifest, output, has_image=bool(manifest.of_part(IMAGE)) and not is_without_image), err=True)
 
@@ -140,14 +140,18 @@ def tell(manifest: Manifest, file: Path, *, as_json: bool) -> None:
         members = manifest.of_part(part)
         if members:
             size_bytes = sum(member.size_bytes for member in members)
-            name = manifest.image if part == IMAGE else ", ".join(sorted({each.path.split("/")[1] for each in members}))
+            name = (
+                manifest.image
+                if part == IMAGE
+                else ", ".join(sorted({member.path.split("/")[1] for member in members}))
+            )
             click.echo(f"{part:8}{name}: {counted(len(members), 'file')}, {size_text(size_bytes)}")
     click.echo(f"{file}: {manifest.digest}")
 
 
 def command(manifest: Manifest, folder: Path, *, has_image: bool) -> str:
     """What to type there: in the image, whose working directory is then the folder, or without one."""
-    names = {part: sorted({each.path.split("/")[1] for each in manifest.of_part(part)}) for part in (MODEL, DATA)}
+    names = {part: sorted({member.path.split("/")[1] for member in manifest.of_part(part)}) for part in (MODEL, DATA)}
     start, below = "loradock", f"{folder}/"
     if has_image:
         mounted = f"--user $(id -u):0 -v {shlex.quote(str(folder.absolute()))}:/workspace"

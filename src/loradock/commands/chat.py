@@ -93,11 +93,11 @@ def _answer(talk: Chat, line: str) -> None:
         hint = f"iconv -f LATIN1 -t UTF-8, or a terminal in {sys.stdin.encoding}"
         _refuse(DataError(f"what was typed is not text in {sys.stdin.encoding}: {line!r}", hint=hint))
         return
-    command, _, rest = line.partition(" ")
+    command, _, argument = line.partition(" ")
     if command == "/reset":
         talk.reset()
     elif command == "/system":
-        talk.reset(rest.strip())
+        talk.reset(argument.strip())
     elif command == "/ids":
         click.echo(" ".join(map(str, talk.ids)))
     elif command.startswith("/") and command[1:].isalpha():

@@ -38,19 +38,19 @@ class Listing:
     @property
     def newest_good(self) -> int | None:
         """The step that the run would continue from."""
-        return next((each.step for each in self.found if each.problem is None), None)
+        return next((entry.step for entry in self.found if entry.problem is None), None)
 
     def as_dict(self) -> dict[str, Any]:
         """For programs."""
         keys = ("step", "size_bytes", "time", "run_id", "problem")
         rows = [
             {
-                **{key: getattr(each, key) for key in keys},
-                "path": str(each.path),
-                "is_newest": each is self.found[0],
-                "is_continued_from": each.step == self.newest_good,
+                **{key: getattr(entry, key) for key in keys},
+                "path": str(entry.path),
+                "is_newest": entry is self.found[0],
+                "is_continued_from": entry.step == self.newest_good,
             }
-            for each in self.found
+            for entry in self.found
         ]
         return {"directory": str(self.directory), "checkpoints": rows, "set_aside": self.set_aside}
 
@@ -59,10 +59,12 @@ class Listing:
         if not self.found:
             return f"{self.directory} has no checkpoint yet"
         rows = [("step", "size", "committed (UTC)", "state")]
-        for each in self.found[::-1]:
-            state = each.problem or "ok"
-            state += ", the run continues from it" if each.step == self.newest_good else ""
-            rows.append((str(each.step), size_text(each.size_bytes), (each.time or "-")[:19].replace("T", " "), state))
+        for entry in self.found[::-1]:
+            state = entry.problem or "ok"
+            state += ", the run continues from it" if entry.step == self.newest_good else ""
+            rows.append(
+                (str(entry.step), size_text(entry.size_bytes), (entry.time or "-")[:19].replace("T", " "), state)
+            )
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{s:>{widths[0]}}  {b:>{widths[1]}}  {t:<{widths[2]}}  {state}" for s, b, t, state in rows]
         return "\n".join([*lines, *(f"set aside: {name}" for name in self.set_aside)])
@@ -89,14 +91,14 @@ def verify(directory: Path, as_json: bool) -> None:
         )
     if listing.found[0].problem is not None:
         step = listing.newest_good
-        told = "no checkpoint is good" if step is None else f"checkpoint-{step} is the newest good one"
+        sentence = "no checkpoint is good" if step is None else f"checkpoint-{step} is the newest good one"
         continues = f"loradock train --resume --output {directory} sets it aside and continues from step {step}"
         raise NoCheckpoint(
-            f"the newest checkpoint in {directory} is damaged; {told}",
+            f"the newest checkpoint in {directory} is damaged; {sentence}",
             hint=continues
             if step is not None
             else f"loradock train --fresh --output {directory} starts a new run beside it",
-            problems=[Problem(what=each.problem, file=str(each.path)) for each in listing.found if each.problem],
+            problems=[Problem(what=entry.problem, file=str(entry.path)) for entry in listing.found if entry.problem],
         )
 
 
@@ -107,13 +109,13 @@ def _looked_at(directory: Path, *, is_hashed: bool) -> Listing:
     if not has_record and not folder.is_dir():
         raise InputMissing(f"there is no run in {directory}", hint="name the directory that holds run.json")
     run_id = read(directory).get("run_id") if has_record else None
-    found = [
-        replace(each, problem=f"it belongs to another run: {each.run_id}")
-        if run_id and each.problem is None and each.run_id != run_id
-        else each
-        for each in store.found(folder, is_hashed=is_hashed)
+    checkpoints = [
+        replace(entry, problem=f"it belongs to another run: {entry.run_id}")
+        if run_id and entry.problem is None and entry.run_id != run_id
+        else entry
+        for entry in store.found(folder, is_hashed=is_hashed)
     ]
-    return Listing(directory=directory, found=found, set_aside=[path.name for path in store.aside(folder)])
+    return Listing(directory=directory, found=checkpoints, set_aside=[path.name for path in store.aside(folder)])
 
 
 def _show(listing: Listing, *, as_json: bool) -> None:

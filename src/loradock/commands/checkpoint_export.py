@@ -72,8 +72,8 @@ def export(
             raise UsageError(
                 f"{option} has no effect here", hint=f"add --as sentence-transformers, or leave out {option}"
             )
-    taken = _export(directory, output, step=step, base=base, trusted=trusted)
-    say(f"{output}: the adapter of step {taken}, verified", stderr=True)
+    step_exported = _export(directory, output, step=step, base=base, trusted=trusted)
+    say(f"{output}: the adapter of step {step_exported}, verified", stderr=True)
 
 
 def _export(directory: Path, output: Path, *, step: int | None, base: str | None, trusted: tuple[str, ...]) -> int:
@@ -82,13 +82,13 @@ def _export(directory: Path, output: Path, *, step: int | None, base: str | None
     config = recorded_config(record, directory)
     refuse_unfinished(config, directory)
     for attempt in range(ATTEMPTS):
-        chosen = _chosen(directory, step=step, run_id=record.get("run_id"))
+        checkpoint = _chosen(directory, step=step, run_id=record.get("run_id"))
         try:
-            export_checkpoint(chosen, output, record=record, config=config, base=base, trusted=trusted)
-            return chosen.step
+            export_checkpoint(checkpoint, output, record=record, config=config, base=base, trusted=trusted)
+            return checkpoint.step
         except DamagedCheckpoint as error:  # the run that continues has removed it meanwhile
-            if attempt == ATTEMPTS - 1 or chosen.path.exists():
-                raise _refused(directory, chosen.step, error) from error
+            if attempt == ATTEMPTS - 1 or checkpoint.path.exists():
+                raise _refused(directory, checkpoint.step, error) from error
     raise AssertionError
 
 
@@ -108,8 +108,8 @@ def _export_for_others(
     from loradock.use.embedding.evaluate import Instructions
     from loradock.use.inference.opener import SETTINGS
 
-    wanted = Instructions(query=instruction or "", passage=passage_instruction or "")
-    finished = next((each for each in (directory, directory / ADAPTER) if (each / SETTINGS).is_file()), None)
+    instructions = Instructions(query=instruction or "", passage=passage_instruction or "")
+    finished = next((place for place in (directory, directory / ADAPTER) if (place / SETTINGS).is_file()), None)
     if finished == directory and step is not None:
         raise UsageError(f"{directory} is an adapter, which has no steps", hint="leave out --step, or name its run")
     with redirect_stdout(sys.stderr), TemporaryDirectory(prefix="loradock-adapter-") as folder:
@@ -118,7 +118,7 @@ def _export_for_others(
             _export(directory, adapter, step=step, base=base, trusted=trusted)
         else:
             adapter = finished
-        st_export.export(adapter, output, is_merged=merge, asked=wanted, given=base, trusted=trusted)
+        st_export.export(adapter, output, is_merged=merge, asked=instructions, given=base, trusted=trusted)
     say(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", stderr=True)
 
 
@@ -126,12 +126,12 @@ def _chosen(directory: Path, *, step: int | None, run_id: str | None) -> Checkpo
     folder = directory / CHECKPOINTS
     if step is not None:
         try:
-            found = open_checkpoint(folder / f"checkpoint-{step}")
+            checkpoint = open_checkpoint(folder / f"checkpoint-{step}")
         except DamagedCheckpoint as error:
             raise _refused(directory, step, error) from error
-        if run_id and found.run_id != run_id:
-            raise _refused(directory, step, DamagedCheckpoint(f"it belongs to another run: {found.run_id}"))
-        return found
+        if run_id and checkpoint.run_id != run_id:
+            raise _refused(directory, step, DamagedCheckpoint(f"it belongs to another run: {checkpoint.run_id}"))
+        return checkpoint
     newest, lines = newest_good(folder, run_id=run_id, is_read_only=True)
     for line in lines:
         say(f"warning: {line}", stderr=True)

@@ -38,10 +38,10 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
     """`256,512` as numbers of tokens."""
     if text is None:
         return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
+    fields = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in fields):
         raise click.BadParameter("lengths are whole numbers of tokens: --lengths 256,512,1024")
-    return sorted({int(word) for word in words})
+    return sorted({int(word) for word in fields})
 
 
 @data.command(cls=RunCommand)
@@ -85,25 +85,27 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         samples = corpus.rows
         assert samples
-        found = measure(samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read"))
+        statistics = measure(
+            samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read")
+        )
         rows = samples.train.prepared
         for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
             say(note, stderr=True)
         if png:
-            draw(samples, found, png)
+            draw(samples, statistics, png)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(asdict(statistics), indent=2, ensure_ascii=False))
         return
     from loradock.analysis.report.data_stats import parts
 
     with page() as screen:
-        for part in parts(found):
+        for part in parts(statistics):
             screen.print(part)
 
 
-def refuse_without_model(given: Mapping[str, object]) -> None:
+def refuse_without_model(options: Mapping[str, object]) -> None:
     """UsageError for an option that needs token lengths."""
-    for option, value in given.items():
+    for option, value in options.items():
         if value is not None:
             raise UsageError(f"{option} needs the tokenizer of a model", hint=f"add --model DIR, or leave out {option}")
 
@@ -116,29 +118,28 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
     from loradock.data.text_statistics import measure_texts
 
     with redirect_stdout(sys.stderr), status:
-        found = measure_texts(config.data.sources, progress=counted(status, "read"))
-        for note in (each for source in config.data.sources for each in shards.told(source, chosen(source))):
+        statistics = measure_texts(config.data.sources, progress=counted(status, "read"))
+        for note in (line for source in config.data.sources for line in shards.told(source, chosen(source))):
             say(note, stderr=True)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(asdict(statistics), indent=2, ensure_ascii=False))
         return
     with page() as screen:
-        for part in text_parts(found):
+        for part in text_parts(statistics):
             screen.print(part)
 
 
-def draw(samples: RowSamples, found: Statistics, file: Path) -> None:
+def draw(samples: RowSamples, statistics: Statistics, file: Path) -> None:
     """Draw the histogram. Raises as `staged.file`."""
     from loradock.analysis.report import histogram
     from loradock.analysis.report.data_stats import marks
     from loradock.files import staged
     from loradock.text.amounts import percent
 
-    title = (
-        f"{found.train_rows:,} rows, {found.tokens.tokens:,} tokens, {percent(found.label_share)} of them supervised"
-    )
+    supervised = percent(statistics.label_share)
+    title = f"{statistics.train_rows:,} rows, {statistics.tokens.tokens:,} tokens, {supervised} of them supervised"
     with staged.file(file, replaces=True) as place:
-        histogram.draw(samples.train.fitted.lengths, marks=marks(found), title=title, file=place)
+        histogram.draw(samples.train.fitted.lengths, marks=marks(statistics), title=title, file=place)
     say(f"drawn: {file}", stderr=True)
 
 

@@ -25,11 +25,11 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     from loradock.model.description import describe
 
     base = describe(config.model)
-    words = tokenizer.open_tokenizer(base)
+    text_tokenizer = tokenizer.open_tokenizer(base)
     model = shape.inspect(base, config)
     corpus = prepare_corpus(
         config,
-        tokenizer=words,
+        tokenizer=text_tokenizer,
         max_length=UNCUT_TOKENS,
         facts=gathered(Host()),
         progress=lambda rows, _tokens: progress(rows),

@@ -53,24 +53,24 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     status = console_on(stderr=True).status("rows")
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
-        words = tokenizer.open_tokenizer(describe(loaded.config.model))
-        every = corpus.leading.train.prepared
-        found = [
-            shown(every, index, tokenizer=words, max_length=max_length)
-            for index in chosen(every, row=row, sample=sample or SAMPLE)
+        text_tokenizer = tokenizer.open_tokenizer(describe(loaded.config.model))
+        dataset = corpus.leading.train.prepared
+        rows = [
+            shown(dataset, index, tokenizer=text_tokenizer, max_length=max_length)
+            for index in chosen(dataset, row=row, sample=sample or SAMPLE)
         ]
-    told = (line for source in every.sources for line in source.told())
-    for note in dict.fromkeys((*told, *corpus.notes)):
+    lines = (line for source in dataset.sources for line in source.told())
+    for note in dict.fromkeys((*lines, *corpus.notes)):
         say(note, stderr=True)
     long_rows = loaded.config.data.long_rows if not loaded.config.objective_spec.embeds else None
     if html:
-        title = f"{len(found)} of {every.rows:,} rows as the model sees them"
+        title = f"{len(rows)} of {dataset.rows:,} rows as the model sees them"
         try:
-            atomic_io.replace(html, report.page(found, max_length=max_length, long_rows=long_rows, title=title))
+            atomic_io.replace(html, report.page(rows, max_length=max_length, long_rows=long_rows, title=title))
         except OSError as error:
             raise NotWritable(f"{html} cannot be written: {error.strerror}", hint=f"ls -ld {html.parent}") from error
         say(f"written: {html}", stderr=True)
         return
     with page() as screen:
-        for part in report.parts(found, max_length=max_length, long_rows=long_rows):
+        for part in report.parts(rows, max_length=max_length, long_rows=long_rows):
             screen.print(part, soft_wrap=not screen.is_terminal)

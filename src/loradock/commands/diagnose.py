@@ -108,7 +108,7 @@ def diagnose(
     set_environment(QUIET | children.BEFORE_IMPORT)
     warnings.simplefilter("ignore")
     folder = Path(str(ask.shortcuts["--output"])) if "--output" in ask.shortcuts else None
-    asked = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})
+    probe = replace(ask, shortcuts={key: value for key, value in ask.shortcuts.items() if key != "--output"})
     names = [name.strip() for name in (trials or "").split(",") if name.strip()]
     if trials is not None and not names:
         raise UsageError("--trials names no trial", hint="leave it out for all of them; --list shows them")
@@ -120,7 +120,7 @@ def diagnose(
         check(tasks)
     with redirect_stdout(sys.stderr):
         search, by = searched(
-            asked,
+            probe,
             folder=folder,
             names=names,
             is_listing=is_listing,
@@ -131,13 +131,13 @@ def diagnose(
         return
     accuracies = None
     if tasks and not by and search.baseline.rounds:
-        wanted = Asked(tasks=tasks, steps=evaluate_steps, limit=evaluate_limit)
+        request = Asked(tasks=tasks, steps=evaluate_steps, limit=evaluate_limit)
         arms = accuracy.arms_of(search, names=names)
         try:
-            accuracies = diagnose_accuracy.measured(arms, wanted, command=partial(command_of, asked), folder=folder)
+            accuracies = diagnose_accuracy.measured(arms, request, command=partial(command_of, probe), folder=folder)
         except KeyboardInterrupt:
             by = signals.requested() or "a signal"
-    told(search, asked, folder=folder, price_per_hour=price_per_hour, as_json=as_json, accuracies=accuracies)
+    told(search, probe, folder=folder, price_per_hour=price_per_hour, as_json=as_json, accuracies=accuracies)
     if by:
         stopped(search, by, folder)
 
@@ -253,15 +253,15 @@ def told(
 
 def command_of(ask: Ask, settings: Sequence[str]) -> str:
     """The `train` command of the same run with these settings."""
-    words = ["loradock", "train", *([str(ask.config)] if ask.config else [])]
+    arguments = ["loradock", "train", *([str(ask.config)] if ask.config else [])]
     if ask.preset:
-        words += ["--preset", ask.preset]
+        arguments += ["--preset", ask.preset]
     for flag, value in ask.shortcuts.items():
-        for each in value if isinstance(value, list) else [value]:
-            words += [flag, str(each)]
+        for item in value if isinstance(value, list) else [value]:
+            arguments += [flag, str(item)]
     for setting in (*ask.overrides, *settings):
-        words += ["--set", setting]
-    return shlex.join(words)
+        arguments += ["--set", setting]
+    return shlex.join(arguments)
 
 
 def stopped(search: Search, by: str, folder: Path | None) -> None:

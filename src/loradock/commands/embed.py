@@ -56,7 +56,7 @@ def embed(
 
     count = checked(file, column=column)
     with opened(adapter, asked) as (embedder, status):
-        found = embed_file(
+        result = embed_file(
             embedder,
             file,
             output,
@@ -69,7 +69,7 @@ def embed(
         )
     streams.result_lies_elsewhere()
     if as_json:
-        click.echo(json.dumps({"output": str(output), **asdict(found)}, indent=2))
+        click.echo(json.dumps({"output": str(output), **asdict(result)}, indent=2))
         return
-    cut = f", of which {found.cut:,} were cut" if found.cut else ""
-    click.echo(f"{output}: {found.rows:,} texts{cut}, {found.tokens:,} tokens, vectors of {found.width:,} numbers")
+    cut = f", of which {result.cut:,} were cut" if result.cut else ""
+    click.echo(f"{output}: {result.rows:,} texts{cut}, {result.tokens:,} tokens, vectors of {result.width:,} numbers")

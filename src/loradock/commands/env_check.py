@@ -97,8 +97,10 @@ def env_check(
     if as_report:
         from loradock.analysis.report.bug_report import bug_report
 
-        shown = loaded.model_dump_json(indent=1, exclude_defaults=True) if loaded else None
-        click.echo(bug_report(content, host=host, config=shown, comparison=lines(differences), with_json=as_json))
+        configuration = loaded.model_dump_json(indent=1, exclude_defaults=True) if loaded else None
+        click.echo(
+            bug_report(content, host=host, config=configuration, comparison=lines(differences), with_json=as_json)
+        )
     elif as_json:
         comparison = {"comparison": [difference.as_dict() for difference in differences]} if nodes else {}
         click.echo(json.dumps({**content, **comparison}, indent=2))
@@ -110,7 +112,7 @@ def env_check(
 def show(looked: Looked) -> None:
     """Print what a check found, as soon as it ends."""
     for finding in looked.findings:
-        first, *rest = finding_lines(looked.check, finding)
+        first, *lines = finding_lines(looked.check, finding)
         coloured(first, COLORS[finding.severity], indent=INDENT)
-        for line in rest:
+        for line in lines:
             click.echo(line)

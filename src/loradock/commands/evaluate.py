@@ -93,11 +93,11 @@ def evaluate(context: click.Context, model: Path, **given: Any) -> None:
         hint = "add --task boolq=FILE or --data FILE; of an embedding model --retrieval DIR or --sts FILE"
         raise UsageError("there is nothing to evaluate on", hint=hint)
     kind = started[0]
-    own = kind.options.typed(context)
-    for other in KINDS:
-        if others := [] if other is kind else other.options.typed(context, but=kind.names):
-            what = f"{own[0]} is {kind.what}, {others[0]} {other.what}: one command evaluates one of them"
-            raise UsageError(what, hint=f"leave out {', '.join(others)}, or {', '.join(own)}")
+    options = kind.options.typed(context)
+    for kind_beside in KINDS:
+        if foreign := [] if kind_beside is kind else kind_beside.options.typed(context, but=kind.names):
+            what = f"{options[0]} is {kind.what}, {foreign[0]} {kind_beside.what}: one command evaluates one of them"
+            raise UsageError(what, hint=f"leave out {', '.join(foreign)}, or {', '.join(options)}")
     names = ("quantization", "dtype", "device", "trusted", "batch_tokens")
     shared = {"has_base": given["has_base"], "as_json": given["as_json"]}
     shared["computing"] = {name: given[name] for name in names}

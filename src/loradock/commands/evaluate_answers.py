@@ -121,33 +121,33 @@ def evaluate_answers(
     options = asked.Options(metric=metric, method=method, protocol=protocol, limit=limit, max_new_tokens=max_new_tokens)
     lineage = Lineage.found(directory_of(model)) if data else None
     readings = lineage.readings if lineage else ()
-    wanted = asked.read(named, folder=tasks_dir, data=data, options=options, readings=readings)
+    tasks_read = asked.read(named, folder=tasks_dir, data=data, options=options, readings=readings)
     batch_tokens = computing.pop("batch_tokens")
-    other: Model | None = None
+    baseline: Model | None = None
     computing["template"] = template
     with opened_model(model, {**computing, "base": base}, may_have_own=against is not None) as (opened, status):
         _check(opened, model, has_base=has_base)
         folder = output or evaluate.directory_of(opened.origin, model)
-        sources, gone = evaluate.trained_on(opened.origin, training_data)
-        run = _runner(wanted, batch_tokens=batch_tokens)
-        own = run(opened, status, model, folder)
+        sources, missing = evaluate.trained_on(opened.origin, training_data)
+        run = _runner(tasks_read, batch_tokens=batch_tokens)
+        scores = run(opened, status, model, folder)
         if has_base:
-            other = run(opened, status, model, folder, has_adapter=False)
+            baseline = run(opened, status, model, folder, has_adapter=False)
         has_own = bool(opened.tokenizer.chat_template)
         del opened
     if against:
         with opened_model(against, computing, may_have_own=not has_own) as (second, status):
-            other = run(second, status, against, output or evaluate.directory_of(second.origin, against))
+            baseline = run(second, status, against, output or evaluate.directory_of(second.origin, against))
     settings = {"protocol": protocol, "limit": limit, "batch_tokens": batch_tokens}
-    found = evaluate.report(own, wanted, settings=settings, other=other, trained=sources)
-    file = evaluate.write(found, folder)
-    for path in gone:
+    report = evaluate.report(scores, tasks_read, settings=settings, other=baseline, trained=sources)
+    file = evaluate.write(report, folder)
+    for path in missing:
         say(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", stderr=True)
     if as_json:
-        click.echo(json.dumps(evaluate.as_dict(found), indent=2, ensure_ascii=False))
+        click.echo(json.dumps(evaluate.as_dict(report), indent=2, ensure_ascii=False))
         return
     with page() as screen:
-        show(found, screen, file=file)
+        show(report, screen, file=file)
 
 
 def _check(opened: Opened, model: Path, *, has_base: bool) -> None:
@@ -166,7 +166,7 @@ def _runner(wanted: Sequence[Wanted], *, batch_tokens: int) -> Any:
             given=given,
             directory=folder,
             batch_tokens=batch_tokens,
-            progress=lambda name, done: counted(status, f"rows of {name}")(done),
+            progress=lambda name, count: counted(status, f"rows of {name}")(count),
             has_adapter=has_adapter,
         )
 

@@ -62,37 +62,37 @@ def evaluate_embedding(
     data = beir.read(retrieval, split=split) if retrieval else None
     pairs = evaluating.read_pairs(sts) if sts else None
     instructions = evaluating.Instructions(query=instruction, passage=passage_instruction)
-    found: dict[str, Measure] = {}
+    measures: dict[str, Measure] = {}
     with opened(adapter, {**computing, "base": base}) as (embedder, status):
         if has_base and not embedder.has_adapter:
             raise UsageError(f"{adapter} is a whole model: there is no base beside it", hint="leave out --base")
-        given = {"has_base": has_base, "progress": lambda what, done: counted(status, f"{what} embedded")(done)}
+        settings = {"has_base": has_base, "progress": lambda what, count: counted(status, f"{what} embedded")(count)}
         if data:
-            found |= evaluating.retrieval(embedder, data, instructions, **given)
+            measures |= evaluating.retrieval(embedder, data, instructions, **settings)
         if pairs:
-            found |= evaluating.similarity(embedder, pairs, instructions, **given)
+            measures |= evaluating.similarity(embedder, pairs, instructions, **settings)
     for note in data.notes if data else []:
         say(f"note: {note}", stderr=True)
     counts = {"queries": len(data.queries), "passages": len(data.passages)} if data else {}
     counts |= {"pairs": len(pairs.scores)} if pairs else {}
     if as_json:
-        click.echo(json.dumps({**counts, "measures": evaluating.as_dict(found)}, indent=2))
+        click.echo(json.dumps({**counts, "measures": evaluating.as_dict(measures)}, indent=2))
         return
-    _show(found, counts, has_base=has_base)
+    _show(measures, counts, has_base=has_base)
 
 
-def _show(found: Mapping[str, Measure], counts: Mapping[str, int], *, has_base: bool) -> None:
+def _show(measures: Mapping[str, Measure], counts: Mapping[str, int], *, has_base: bool) -> None:
     from rich.table import Table
 
     names = ["measure", *(["base", "adapter", "difference", "95 % interval"] if has_base else ["value"])]
     table = Table(box=None, pad_edge=False)
     for name in names:
         table.add_column(name, justify="left" if name == "measure" else "right")
-    for name, each in found.items():
-        cells = [f"{each.value:.4f}"]
-        if each.base is not None:
-            apart = [f"{each.value - each.base:+.4f}", f"{each.low:+.4f} to {each.high:+.4f}"]
-            cells = [f"{each.base:.4f}", *cells, *apart]
+    for name, measure in measures.items():
+        cells = [f"{measure.value:.4f}"]
+        if measure.base is not None:
+            apart = [f"{measure.value - measure.base:+.4f}", f"{measure.low:+.4f} to {measure.high:+.4f}"]
+            cells = [f"{measure.base:.4f}", *cells, *apart]
         table.add_row(name, *cells)
     with page() as screen:
         screen.print(", ".join(f"{number:,} {name}" for name, number in counts.items()))

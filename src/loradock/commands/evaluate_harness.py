@@ -52,7 +52,7 @@ def evaluate_harness(
     from loradock.use.evaluation import harness as lm_eval
 
     lm_eval.check()
-    asked = lm_eval.Asked(
+    request = lm_eval.Asked(
         tasks=tuple(dict.fromkeys(name.strip() for name in harness.split(",") if name.strip())),
         folder=harness_tasks_dir,
         limit=limit,
@@ -60,7 +60,7 @@ def evaluate_harness(
         has_template=has_template,
         batch_tokens=computing.pop("batch_tokens"),
     )
-    manager = lm_eval.tasks_of(asked)
+    manager = lm_eval.tasks_of(request)
     with opened_model(model, {**computing, "base": base}) as (opened, status):
         if has_base and not opened.has_adapter:
             raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
@@ -68,15 +68,15 @@ def evaluate_harness(
             raise ModelError(f"{model} has no chat template", hint="leave out --apply-chat-template")
         folder = output or evaluate.directory_of(opened.origin, model)
         status.update(f"lm-eval: {harness}")
-        results = [lm_eval.measure(opened, asked, manager=manager)]
+        results = [lm_eval.measure(opened, request, manager=manager)]
         if has_base:
             status.update(f"lm-eval: {harness}, without adapter")
             with opened.without_adapter():
-                results.append(lm_eval.measure(opened, asked, manager=manager))
+                results.append(lm_eval.measure(opened, request, manager=manager))
         names = [str(model), *([f"{model} without adapter"] if has_base else [])]
         content = {
             "lm_eval": Host().package_version("lm-eval"),
-            "tasks": list(asked.tasks),
+            "tasks": list(request.tasks),
             "limit": limit,
             "num_fewshot": num_fewshot,
             "apply_chat_template": has_template,
@@ -106,8 +106,8 @@ def _table(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[Mapping
     table = Table(box=None, pad_edge=False)
     for name in ("task", "metric", *names):
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
-    for task, metric, each in rows:
-        table.add_row(task, metric, *(_shown(one["value"], one["stderr"]) for one in each))
+    for task, metric, row in rows:
+        table.add_row(task, metric, *(_shown(cell["value"], cell["stderr"]) for cell in row))
     return table
 
 

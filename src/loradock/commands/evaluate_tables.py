@@ -37,11 +37,11 @@ def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    kept = [place for place, _ in enumerate(names) if place == 0 or any(row[place] for row in rows)]
-    for place in kept:
+    columns = [place for place, _ in enumerate(names) if place == 0 or any(row[place] for row in rows)]
+    for place in columns:
         table.add_column(names[place], justify="left" if place == 0 else "right", no_wrap=True)
     for row in rows:
-        table.add_row(*(row[place] for place in kept))
+        table.add_row(*(row[place] for place in columns))
     return table
 
 
@@ -61,18 +61,18 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
 
 
 def _line(metric: str, found: Result) -> list[str]:
-    said, pace = found.summary, found.scored.rows_per_second
+    summary, pace = found.summary, found.scored.rows_per_second
     return [
         found.wanted.items.name,
-        f"{said.score.rows:,}",
-        shown(metric, said.score.value),
-        interval(metric, said.score),
-        percent_or_none(said.chance),
-        f"{percent_or_none(said.majority)} ({said.majority_answer})" if said.majority is not None else UNKNOWN,
-        percent_or_none(said.normalised),
-        percent_or_none(said.unanswered),
-        percent_or_none(said.stopped),
-        f"{said.perplexity:.3f}" if said.perplexity is not None else UNKNOWN,
+        f"{summary.score.rows:,}",
+        shown(metric, summary.score.value),
+        interval(metric, summary.score),
+        percent_or_none(summary.chance),
+        f"{percent_or_none(summary.majority)} ({summary.majority_answer})" if summary.majority is not None else UNKNOWN,
+        percent_or_none(summary.normalised),
+        percent_or_none(summary.unanswered),
+        percent_or_none(summary.stopped),
+        f"{summary.perplexity:.3f}" if summary.perplexity is not None else UNKNOWN,
         f"{pace:.1f}" if pace else UNKNOWN,
     ]
 
@@ -96,15 +96,20 @@ def _contaminated(results: Sequence[Result]) -> Iterator[str]:
     looked = [result for result in results if result.contamination]
     if not looked:
         yield "contamination: not looked for; --training-data FILE names the rows that were trained on"
-    for each in looked:
-        found, name = each.contamination, each.wanted.items.name
-        assert found
-        if not found.rows:
-            yield f"contamination: {name}: no row stands in {found.trained:,} training texts"
+    for score in looked:
+        contamination, name = score.contamination, score.wanted.items.name
+        assert contamination
+        if not contamination.rows:
+            yield f"contamination: {name}: no row stands in {contamination.trained:,} training texts"
             continue
-        text = f"{len(found.questions)} rows with their whole question and {len(found.stems)} with its stem"
-        left = f"; without them {_clean(each.summary, each.clean)}" if each.clean else "; no row is left without them"
-        yield f"contamination: {name}: {text} stand in {found.trained:,} training texts{left}"
+        text = (
+            f"{len(contamination.questions)} rows with their whole question "
+            f"and {len(contamination.stems)} with its stem"
+        )
+        remainder = (
+            f"; without them {_clean(score.summary, score.clean)}" if score.clean else "; no row is left without them"
+        )
+        yield f"contamination: {name}: {text} stand in {contamination.trained:,} training texts{remainder}"
 
 
 def _clean(said: Summary, score: Score) -> str:
@@ -112,9 +117,12 @@ def _clean(said: Summary, score: Score) -> str:
 
 
 def _visible(results: Sequence[Result]) -> Iterator[str]:
-    seen = [result for result in results if result.summary.detectable is not None]
-    if seen:
-        texts = [f"{each.wanted.items.name} {100 * (each.summary.detectable or 0):.1f} points" for each in seen]
+    results_visible = [result for result in results if result.summary.detectable is not None]
+    if results_visible:
+        texts = [
+            f"{result.wanted.items.name} {100 * (result.summary.detectable or 0):.1f} points"
+            for result in results_visible
+        ]
         yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
 
 
@@ -131,8 +139,8 @@ def _differences(found: Report) -> Any:
     )
     metrics = {result.wanted.items.name: result.summary.metric for result in found.results}
     lines: list[list[str]] = []
-    for name, each in found.comparisons.items():
-        metric, paired = metrics[name], each.difference
+    for name, comparison in found.comparisons.items():
+        metric, paired = metrics[name], comparison.difference
         lines.append(
             [
                 name,
@@ -141,8 +149,8 @@ def _differences(found: Report) -> Any:
                 UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
                 UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
                 f"{paired.p:.3g}",
-                f"{each.p_holm:.3g}",
-                UNKNOWN if each.detectable is None else f"{100 * each.detectable:.1f} points",
+                f"{comparison.p_holm:.3g}",
+                UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points",
             ]
         )
     return _table(names, lines)

@@ -55,13 +55,13 @@ def gguf(model: Path, output: Path, *, type_name: str, trusted: tuple[str, ...],
             signals.check()
             status.update(f"{done:,} of {total:,} tensors")
 
-        found = write(find(model, trusted=trusted), output, type_name=type_name, progress=show)
+        summary = write(find(model, trusted=trusted), output, type_name=type_name, progress=show)
     streams.result_lies_elsewhere()
-    for note in found.notes:
+    for note in summary.notes:
         say(f"note: {note}", stderr=True)
     if as_json:
-        click.echo(json.dumps(asdict(found), indent=2, default=str))
+        click.echo(json.dumps(asdict(summary), indent=2, default=str))
         return
-    template = f"template {found.template}" if found.template else "no template: the file's own is left to Ollama"
-    click.echo(f"{output}: {found.tensors:,} tensors, {found.size_bytes:,} bytes, pre-tokenizer {found.pre}")
-    click.echo(f"{found.modelfile}: {template}")
+    template = f"template {summary.template}" if summary.template else "no template: the file's own is left to Ollama"
+    click.echo(f"{output}: {summary.tensors:,} tensors, {summary.size_bytes:,} bytes, pre-tokenizer {summary.pre}")
+    click.echo(f"{summary.modelfile}: {template}")

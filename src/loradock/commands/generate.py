@@ -63,7 +63,7 @@ def generate(
     from loradock.use.inference.answer_file import Asked, answer_file
     from loradock.use.inference.sampling import Sampling
 
-    wanted = Asked(
+    request = Asked(
         max_new_tokens=max_new_tokens,
         samples=samples,
         sampling=Sampling(temperature=temperature, top_p=top_p, seed=seed),
@@ -73,11 +73,11 @@ def generate(
         identity = {"model": opened.origin.digest, "dtype": str(opened.dtype)}
         identity |= {"template": asked["template"]} if asked["template"] else {}
         progress = counted(status, "answers")
-        found = answer_file(opened, file, output, wanted, identity=identity, progress=progress)
+        summary = answer_file(opened, file, output, request, identity=identity, progress=progress)
     streams.result_lies_elsewhere()
     if as_json:
-        click.echo(json.dumps({"output": str(output), **asdict(found)}, indent=2))
+        click.echo(json.dumps({"output": str(output), **asdict(summary)}, indent=2))
         return
-    errors = f", {found.errors:,} of them errors (key `error`)" if found.errors else ""
-    resumed = f"; {found.resumed:,} were there from before" if found.resumed else ""
-    click.echo(f"{output}: {found.answers:,} answers{errors}, {found.tokens:,} generated tokens{resumed}")
+    errors = f", {summary.errors:,} of them errors (key `error`)" if summary.errors else ""
+    resumed = f"; {summary.resumed:,} were there from before" if summary.resumed else ""
+    click.echo(f"{output}: {summary.answers:,} answers{errors}, {summary.tokens:,} generated tokens{resumed}")

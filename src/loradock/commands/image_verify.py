@@ -35,9 +35,9 @@ class Verdict:
 
     def compare(self, what: str, other: Content) -> None:
         """Compare with another image or a manifest, path by path."""
-        found = differences(self.content, other)
+        changes = differences(self.content, other)
         self.against.append(what)
-        self.problems += [f"{what}: {difference}" for difference in found]
+        self.problems += [f"{what}: {difference}" for difference in changes]
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -63,12 +63,12 @@ def verify(reference: str, as_json: bool, **wanted: Any) -> None:
     _refuse_contradictions(**wanted)
     with closing(connect()) as client:
         image = image_named(client, reference)
-        other = image_named(client, wanted["against"]) if wanted["against"] else None
+        baseline_image = image_named(client, wanted["against"]) if wanted["against"] else None
         try:
             with stoppable():
                 verdict = Verdict(content=content_of(client, image))
-                if other is not None:
-                    verdict.compare(wanted["against"], content_of(client, other))
+                if baseline_image is not None:
+                    verdict.compare(wanted["against"], content_of(client, baseline_image))
         except Interrupted as error:
             raise Interrupted("stopped before the image was read", hint="run the same command again") from error
     _compare(verdict, image, **wanted)

@@ -96,8 +96,8 @@ def launch(
     wrong = misspelt(context, command)
     refuse([*problems, *wrong], unfit=None if wrong else unfit(context, command))
     place = place_of(processes=counted(nproc), nodes=nodes, node=node_rank, meeting=meeting)
-    chosen = interfaces(place, os.environ)
-    for name, interface in chosen.items():
+    names = interfaces(place, os.environ)
+    for name, interface in names.items():
         click.echo(f"launch: {name}={interface}, which leads to {place.host}", err=True)
     started_by = {LAUNCHER: shlex.join(["loradock", *sys.argv[1 : -len(command)]])}
     environment = {name: value for name, value in os.environ.items() if not name.startswith(TORCHRUNS)}
@@ -105,7 +105,7 @@ def launch(
     launched = processes.launch(
         python.command("-m", "loradock", *command),
         place=place,
-        environment=environment | chosen | started_by | secret(nodes),
+        environment=environment | names | started_by | secret(nodes),
         folder=folder,
         grace_seconds=grace,
     )
@@ -144,16 +144,16 @@ def misspelt(context: click.Context, command: tuple[str, ...]) -> list[Problem]:
 
 def not_taken(page: click.Command, arguments: Sequence[str], *, context: click.Context) -> list[click.UsageError]:
     """Every option that the command does not have, or else what it says first of those that it has."""
-    left, unknown = list(arguments), list[click.UsageError]()
+    remaining, unknown = list(arguments), list[click.UsageError]()
     while True:
         try:
-            page.make_context(str(page.name), list(left), parent=context.parent)
+            page.make_context(str(page.name), list(remaining), parent=context.parent)
         except click.NoSuchOption as mistake:
             unknown.append(mistake)
-            place = next((at for at, word in enumerate(left) if word.split("=")[0] == mistake.option_name), None)
+            place = next((at for at, word in enumerate(remaining) if word.split("=")[0] == mistake.option_name), None)
             if place is None:
                 return unknown
-            left = left[:place] + left[place + 1 :]
+            remaining = remaining[:place] + remaining[place + 1 :]
         except click.UsageError as mistake:
             return unknown or [mistake]
         else:
@@ -167,9 +167,15 @@ def unfit(context: click.Context, command: tuple[str, ...]) -> LoradockError | N
     name, *arguments = command
     if name != train.name:
         return None
-    given = train.make_context(name, arguments, parent=context.parent).params
+    parameters = train.make_context(name, arguments, parent=context.parent).params
     try:
-        wanted(given["ask"], demo=given["demo"], resume=given["resume"], fresh=given["fresh"], allowed=given["allowed"])
+        wanted(
+            parameters["ask"],
+            demo=parameters["demo"],
+            resume=parameters["resume"],
+            fresh=parameters["fresh"],
+            allowed=parameters["allowed"],
+        )
     except LoradockError as error:
         return error
     return None

@@ -94,8 +94,8 @@ def _show_job(job: Job) -> None:
     copied = plan.count("copy") + plan.count("cast")
     untied = "; head and embedding are untied" if plan.is_untied else ""
     say(f"tensors: {counts}, {copied} copied{untied}", stderr=True)
-    if beside := plan.adapted.beside:
-        what = f"{len(beside)} tensors of the adapter are passed over (none of them trained)"
+    if parts := plan.adapted.beside:
+        what = f"{len(parts)} tensors of the adapter are passed over (none of them trained)"
         say(f"note: {what}: {NO_TEXT}", stderr=True)
 
 
@@ -105,11 +105,14 @@ def _compared(job: Job) -> dict[str, Any]:
     from loradock.use.merge.compare import compare
 
     with console_on(stderr=True).status("held-out rows") as status:
-        found = compare(job, progress=counted(status, "rows compared"))
-    losses = f"trained {found.trained:.5f}, original {found.original:.5f}, the adapter itself {found.adapter:.5f}"
-    wins = f"onto trained is lower on {found.trained_wins} rows"
-    say(f"loss a token over {found.rows} held-out rows, merged onto: {losses}; {wins}", stderr=True)
-    return {"compared": asdict(found)}
+        comparison = compare(job, progress=counted(status, "rows compared"))
+    losses = (
+        f"trained {comparison.trained:.5f}, original {comparison.original:.5f}, "
+        f"the adapter itself {comparison.adapter:.5f}"
+    )
+    wins = f"onto trained is lower on {comparison.trained_wins} rows"
+    say(f"loss a token over {comparison.rows} held-out rows, merged onto: {losses}; {wins}", stderr=True)
+    return {"compared": asdict(comparison)}
 
 
 def _facts(job: Job) -> dict[str, Any]:

@@ -111,12 +111,12 @@ def _local(count: int) -> int:
             "--nproc starts ranks, and a launcher started this one", hint="leave --nproc out, or unset RANK"
         )
     arguments = sys.argv[sys.argv.index("net-check") + 1 :]
-    kept = [
-        each
-        for place, each in enumerate(arguments)
-        if not each.startswith("--nproc") and not (place and arguments[place - 1] == "--nproc")
+    arguments_kept = [
+        argument
+        for place, argument in enumerate(arguments)
+        if not argument.startswith("--nproc") and not (place and arguments[place - 1] == "--nproc")
     ]
-    return launch(count, kept)
+    return launch(count, arguments_kept)
 
 
 def _quiet(looked: Looked) -> None:
@@ -139,9 +139,11 @@ def table(rows: Sequence[Row]) -> list[str]:
     if not rows:
         return []
     keys = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    shown = [keys, *([_text(row[key]) for key in keys] for row in rows[:SHOWN_ROWS])]
-    widths = [max(len(line[place]) for line in shown) for place in range(len(keys))]
-    lines = ["  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in shown]
+    table_rows = [keys, *([_text(row[key]) for key in keys] for row in rows[:SHOWN_ROWS])]
+    widths = [max(len(line[place]) for line in table_rows) for place in range(len(keys))]
+    lines = [
+        "  ".join(f"{cell:{width}}" for cell, width in zip(line, widths, strict=True)).rstrip() for line in table_rows
+    ]
     return [*lines, *([f"... {len(rows) - SHOWN_ROWS} more: --json"] if len(rows) > SHOWN_ROWS else [])]
 
 
@@ -152,7 +154,7 @@ def _text(value: str | float | None) -> str:
 def verdict(report: Report, exit_code: int) -> str:
     """How it ended, in a sentence."""
     counts = ", ".join(counted(len(report.named(kind)), kind) for kind in ("error", "warning"))
-    seconds = sum(each.seconds for each in report.looked)
-    left = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
+    seconds = sum(look.seconds for look in report.looked)
+    omission = f"; left out: {', '.join(report.left_out)}" if report.left_out else ""
     ending = "a run on these ranks would fail" if exit_code else "these ranks can train together"
-    return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{left}"
+    return f"{report.world_size} ranks, {counts}, {seconds:.1f} s: {ending}{omission}"

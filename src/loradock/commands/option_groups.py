@@ -26,8 +26,8 @@ class Group:
     def typed(self, context: click.Context, *, but: Collection[str] = ()) -> list[str]:
         """Those that stand on the command line, as options are written; `but`: parameters that do not count."""
         default = click.core.ParameterSource.DEFAULT
-        own = [param for param in context.command.params if param.name in self.names and param.name not in but]
-        return [each.opts[0] for each in own if context.get_parameter_source(each.name or "") is not default]
+        params = [param for param in context.command.params if param.name in self.names and param.name not in but]
+        return [param.opts[0] for param in params if context.get_parameter_source(param.name or "") is not default]
 
 
 def _parameters(options: tuple[Decorator, ...]) -> list[click.Parameter]:

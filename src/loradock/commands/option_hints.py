@@ -115,5 +115,5 @@ def _hint(option: str, command: click.Command) -> str | None:
     if key is None:
         return None
     flag = next((flag for flag, short in SHORTCUTS.items() if short == key), None)
-    taken = next((param for param in command.params if flag in param.opts and name != key), None)
-    return f"{flag} {taken.metavar}" if taken else f"--set {key}={VALUES.get(name, 'VALUE')}"
+    param_of_flag = next((param for param in command.params if flag in param.opts and name != key), None)
+    return f"{flag} {param_of_flag.metavar}" if param_of_flag else f"--set {key}={VALUES.get(name, 'VALUE')}"

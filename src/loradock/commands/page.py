@@ -58,10 +58,10 @@ def console_on(*, stderr: bool = False, **settings: Any) -> Console:
 
         def _render_buffer(self, buffer: Iterable[Segment]) -> str:
             ours = (
-                each
-                if each.control or each.text == "\r"
-                else each._replace(text=streams.for_people(each.text, stderr=stderr))
-                for each in buffer
+                segment
+                if segment.control or segment.text == "\r"
+                else segment._replace(text=streams.for_people(segment.text, stderr=stderr))
+                for segment in buffer
             )
             return super()._render_buffer(ours)
 
@@ -98,11 +98,11 @@ def folded(line: str, *, stderr: bool = False, indent: int = 2) -> str:
         return line
     inner = " " * (indent if indent < columns // 2 else 2)
     lines = [""]
-    for found in UNIT.finditer(line):
-        if lines[-1].strip() and cell_len(lines[-1] + found[0]) > columns:
-            lines.append(inner + found["unit"])
+    for match in UNIT.finditer(line):
+        if lines[-1].strip() and cell_len(lines[-1] + match[0]) > columns:
+            lines.append(inner + match["unit"])
         else:
-            lines[-1] += found[0]
+            lines[-1] += match[0]
     return "\n".join(lines)
 
 
@@ -112,8 +112,8 @@ def _columns(stream: TextIO) -> int | None:
 
 
 def _given_columns() -> int | None:
-    given = os.environ.get("COLUMNS", "")
-    return int(given) or None if given.isdecimal() else None
+    columns = os.environ.get("COLUMNS", "")
+    return int(columns) or None if columns.isdecimal() else None
 
 
 @contextmanager

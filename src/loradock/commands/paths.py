@@ -41,5 +41,5 @@ class PathsAfter(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         """The same text, its paths expanded."""
-        parts = [each.partition(self.mark) for each in str(value).split(",")]
+        parts = [part.partition(self.mark) for part in str(value).split(",")]
         return ",".join(name + mark + expanded(path) for name, mark, path in parts)

@@ -93,13 +93,13 @@ def plan(
         data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None
     else:
         data, at_length = _counted(loaded.config, base, length)
-    found = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
+    audit_result = audit(loaded.config, facts, model, data, at_length=at_length, price_per_hour=price_per_hour)
     if as_json:
         from loradock.analysis.report.audit import as_dict
 
-        click.echo(json.dumps(as_dict(found, price_per_hour=price_per_hour), indent=2, default=str))
+        click.echo(json.dumps(as_dict(audit_result, price_per_hour=price_per_hour), indent=2, default=str))
     else:
-        _show(found, loaded, price_per_hour=price_per_hour)
+        _show(audit_result, loaded, price_per_hour=price_per_hour)
 
 
 def described_facts(config: RunConfig, rows: int, mean: int, longest: int, *, length: int) -> DataFacts:
@@ -123,7 +123,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: Data
     held_out = min(rows - 1, round(share * rows if share < 1 else share))
     rows -= held_out
     tokens = rows * mean
-    whole = DataFacts(
+    facts = DataFacts(
         train_rows=rows,
         validation_rows=held_out,
         tokens=tokens,
@@ -132,7 +132,7 @@ def made_up_facts(rows: int, mean: int, longest: int, *, length: int, data: Data
         longest_tokens=longest,
         samples_per_epoch=rows,
     )
-    return estimated(whole, length, long_rows=data.long_rows)
+    return estimated(facts, length, long_rows=data.long_rows)
 
 
 def _made_up(rows: int | None, mean: int | None, longest: int | None) -> tuple[int, int, int] | None:
@@ -163,9 +163,9 @@ def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
 
     if gpu:
         return planner.machine_with(gpu, count=count or 1, nodes=nodes)
-    here = probe.gather(Host())
-    count = count or (max(1, len(here.gpus)) if nodes > 1 else None)
-    return replace(here, world_size=count * nodes, local_world_size=count) if count else here
+    facts = probe.gather(Host())
+    count = count or (max(1, len(facts.gpus)) if nodes > 1 else None)
+    return replace(facts, world_size=count * nodes, local_world_size=count) if count else facts
 
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
@@ -196,7 +196,7 @@ def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -
     return corpus.facts, at_length
 
 
-def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None:
+def _show(audit: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None:
     """Everything on the screen."""
     from rich.padding import Padding
     from rich.text import Text
@@ -206,26 +206,26 @@ def _show(found: Audit, loaded: Loaded, *, price_per_hour: float | None) -> None
 
     for warning in loaded.warnings:
         say(f"warning: {warning}", stderr=True)
-    made = found.baseline.plan
+    current = audit.baseline.plan
     with page() as screen:
-        write(screen, plan_lines(made))
-        for part in (plan_table(made), memory_table(made)):
+        write(screen, plan_lines(current))
+        for part in (plan_table(current), memory_table(current)):
             screen.print(part)
-        lines = (report.memory_line(found), report.finish_line(found.finish), report.rates_line(found))
-        write(screen, filter(None, (*lines, report.traffic_line(found))))
-        title = "possible improvements" if found.findings else "no change is expected to pay"
+        lines = (report.memory_line(audit), report.finish_line(audit.finish), report.rates_line(audit))
+        write(screen, filter(None, (*lines, report.traffic_line(audit))))
+        title = "possible improvements" if audit.findings else "no change is expected to pay"
         screen.print(Text(title, style="bold"))
-        for part in report.finding_parts(found.findings):
+        for part in report.finding_parts(audit.findings):
             screen.print(part, crop=False)
-        if found.phases:
+        if audit.phases:
             screen.print(Text("phases", style="bold"))
-            for line in report.phase_lines(found):
+            for line in report.phase_lines(audit):
                 screen.print(Padding(Text(line), (0, 0, 0, 2), expand=False))
         for title, lines in (
-            ("already good", found.good),
-            ("considered and rejected", [f"{each.what}: {each.why}" for each in found.left]),
+            ("already good", audit.good),
+            ("considered and rejected", [f"{proposal.what}: {proposal.why}" for proposal in audit.left]),
         ):
             screen.print(Text(title, style="bold"))
             screen.print(report.bullets(lines))
-        write(screen, report.total_lines(found, price_per_hour=price_per_hour))
+        write(screen, report.total_lines(audit, price_per_hour=price_per_hour))
     say("gains are predictions; `loradock diagnose` with the same arguments measures them", stderr=True)

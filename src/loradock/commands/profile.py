@@ -100,7 +100,7 @@ def folder(asked: str | None, *, name: str) -> Path:
 
     if asked is None:
         return paths.numbered(Path("profiles"), name)
-    made = paths.created(Path(asked), may_exist=True)
-    if names := atomic_io.contents(made):
-        raise UsageError(f"{made} is not empty ({names[0]})", hint="name another directory with --output")
-    return made
+    directory = paths.created(Path(asked), may_exist=True)
+    if names := atomic_io.contents(directory):
+        raise UsageError(f"{directory} is not empty ({names[0]})", hint="name another directory with --output")
+    return directory

@@ -104,17 +104,19 @@ def prune(
         place = Targets(client=stack.enter_context(closing(connect())) if engine else None, scratch=root)
         if root and is_applied:
             stack.enter_context(_held(root))
-        found = inventory(place.client, names=names) if place.client else None
-        entries = [*(found.entries if found else []), *(scratch_entries(root) if root else [])]
-        rules = replace(rules, held_parts=found.held_parts if found else ())
+        candidates = inventory(place.client, names=names) if place.client else None
+        entries = [*(candidates.entries if candidates else []), *(scratch_entries(root) if root else [])]
+        rules = replace(rules, held_parts=candidates.held_parts if candidates else ())
         decisions = decide(entries, rules=rules)
-        before = place.free_bytes()
+        bytes_before = place.free_bytes()
         if is_applied:
             decisions = [_applied(place, decision) for decision in decisions]
-        after = place.free_bytes()
-    gained = {where: after[where] - free for where, free in before.items() if where in after}
+        bytes_after = place.free_bytes()
+    gained = {where: bytes_after[where] - free for where, free in bytes_before.items() if where in bytes_after}
     if as_json:
-        click.echo(json.dumps(_as_json(decisions, rules, is_applied=is_applied, free=after, gained=gained), indent=2))
+        click.echo(
+            json.dumps(_as_json(decisions, rules, is_applied=is_applied, free=bytes_after, gained=gained), indent=2)
+        )
     else:
         _print(decisions, rules, is_applied=is_applied, gained=gained)
     if failed := [decision for decision in decisions if decision.why.startswith("could not be deleted")]:

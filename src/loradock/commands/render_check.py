@@ -24,12 +24,12 @@ def check(files: tuple[Path, ...], *, skipped: tuple[str, ...], is_strict: bool,
     if unknown := [name for name in skipped if name not in names]:
         hint = did_you_mean(unknown[0], names, before="--skip ") or "docs/manifest-check.md lists the rules"
         raise UsageError(f"--skip {unknown[0]}: there is no such rule", hint=hint)
-    found = problems({str(file): _text(file) for file in files}, skip=skipped)
-    errors = [each for each in found if is_strict or each.level == "error"]
+    violations = problems({str(file): _text(file) for file in files}, skip=skipped)
+    errors = [violation for violation in violations if is_strict or violation.level == "error"]
     if as_json:
-        click.echo(json.dumps([vars(each) for each in found], indent=2))
+        click.echo(json.dumps([vars(violation) for violation in violations], indent=2))
     else:
-        for warning in (each for each in found if each not in errors):
+        for warning in (violation for violation in violations if violation not in errors):
             say(f"warning: {warning}", stderr=True)
     if errors:
         raise ConfigError(f"{len(errors)} problem(s) in {len(files)} file(s)", problems=errors)
@@ -43,10 +43,12 @@ def refusals(text: str) -> list[str]:
     from loradock.delivery.kubernetes.check import problems
 
     try:
-        found = problems({"": text}, skip=ASKED_FOR)
+        violations = problems({"": text}, skip=ASKED_FOR)
     except EnvironmentUnfit as error:
         return [f"{error.what}, so what is rendered was not checked ({error.hint})"]
-    if wrong := [Problem(what=each.what, hint=each.hint) for each in found if each.level == "error"]:
+    if wrong := [
+        Problem(what=violation.what, hint=violation.hint) for violation in violations if violation.level == "error"
+    ]:
         raise UsageError("the manifest from these options would be refused by --check", problems=wrong)
     return []
 

@@ -52,13 +52,13 @@ class Reading:
 
     def each(self, read: Callable[[str], T], texts: Iterable[str]) -> tuple[T, ...]:
         """Those that could be read."""
-        found: list[T] = []
+        values: list[T] = []
         for text in texts:
             try:
-                found.append(read(text))
+                values.append(read(text))
             except UsageError as error:
                 self.problems.append(Problem(what=error.what, hint=error.hint))
-        return tuple(found)
+        return tuple(values)
 
     def one(self, read: Callable[[str], T], text: str | None) -> T | None:
         """What could be read, where something was given."""
@@ -66,11 +66,11 @@ class Reading:
 
     def pairs(self, flag: str, texts: tuple[str, ...], *, example: str) -> Pairs:
         """`KEY=VALUE` texts, each key once."""
-        found = self.each(partial(pair, flag, example=example), texts)
-        keys = [key for key, _ in found]
+        pairs_read = self.each(partial(pair, flag, example=example), texts)
+        keys = [key for key, _ in pairs_read]
         for key in sorted({key for key in keys if keys.count(key) > 1}):
             self.problems.append(Problem(what=f"{flag} names {key} twice", hint=f"{flag} {example}, each once"))
-        return tuple(dict(found).items())
+        return tuple(dict(pairs_read).items())
 
 
 def read(site: Site) -> tuple[Given, list[Problem]]:
@@ -80,15 +80,15 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
     counts = reading.each(count, (f"{name}={number}" for name, number in pairs("--device", site.device)))
     gpus, resource, wrong = gpu_count(counts, gpus=site.gpus)
     reading.problems += wrong
-    whole = reading.one(lambda name: gpu_table.named(name).as_gpu(), site.gpu)
+    gpu = reading.one(lambda name: gpu_table.named(name).as_gpu(), site.gpu)
     directories = host_paths(reading, site.host_path)
     environment, secrets = pairs("--env", site.env), reading.each(asked.secret_variable, site.secret_env)
     reading.problems += [*_contradictions(site, directories), *_given_twice(environment, secrets)]
-    given = Given(
+    site_values = Given(
         gpus=gpus,
-        gpu=part_of(whole, resource) if whole else None,
+        gpu=part_of(gpu, resource) if gpu else None,
         gpu_resource=resource,
-        devices=tuple(each for each in counts if not GPU.fullmatch(each[0])),
+        devices=tuple(entry for entry in counts if not GPU.fullmatch(entry[0])),
         sizes={
             "memory_bytes": reading.one(partial(quantity, "--memory"), site.memory),
             "shm_bytes": reading.one(partial(quantity, "--shm"), site.shm),
@@ -112,7 +112,7 @@ def read(site: Site) -> tuple[Given, list[Problem]]:
             runtime_class=site.runtime_class,
         ),
     )
-    return given, reading.problems
+    return site_values, reading.problems
 
 
 def pair(flag: str, text: str, *, example: str) -> tuple[str, str]:
@@ -145,11 +145,11 @@ def count(text: str) -> tuple[str, int]:
 
 def host_paths(reading: Reading, texts: tuple[str, ...]) -> dict[str, str]:
     """{place: directory of the node}."""
-    found = dict(reading.pairs("--host-path", texts, example="data=/srv/data"))
-    for name in sorted(found.keys() - set(PLACES)):
+    paths = dict(reading.pairs("--host-path", texts, example="data=/srv/data"))
+    for name in sorted(paths.keys() - set(PLACES)):
         what = f"--host-path: unknown volume {name!r}"
         reading.problems.append(Problem(what=what, hint=f"one of {', '.join(PLACES)}"))
-    return found
+    return paths
 
 
 def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem]:
@@ -175,39 +175,39 @@ def _contradictions(site: Site, directories: dict[str, str]) -> Iterator[Problem
 
 def _given_twice(environment: Pairs, secrets: tuple[SecretVariable, ...]) -> Iterator[Problem]:
     """Variables that a Secret gives, and something else, too."""
-    named = [secret.name for secret in secrets]
-    for name in sorted({each for each in named if named.count(each) > 1}):
+    names = [secret.name for secret in secrets]
+    for name in sorted({name for name in names if names.count(name) > 1}):
         yield Problem(what=f"--secret-env names {name} twice", hint="leave out one of them")
-    for name in sorted(set(named) & dict(environment).keys()):
+    for name in sorted(set(names) & dict(environment).keys()):
         yield Problem(what=f"{name} is given by --env and by --secret-env", hint="leave out one of them")
 
 
 def gpu_count(counts: Counts, *, gpus: int | None) -> tuple[int | None, str, list[Problem]]:
     """How many GPUs of which resource, where `--device` names them or `--gpus` says; what contradicts itself."""
-    named = [each for each in counts if GPU.fullmatch(each[0])]
-    if not named:
+    gpu_counts = [entry for entry in counts if GPU.fullmatch(entry[0])]
+    if not gpu_counts:
         return gpus, CARDS, []
-    resource, number = named[0]
-    return number, resource, list(_unfit_gpus(named, gpus=gpus))
+    resource, number = gpu_counts[0]
+    return number, resource, list(_unfit_gpus(gpu_counts, gpus=gpus))
 
 
 def _unfit_gpus(named: list[tuple[str, int]], *, gpus: int | None) -> Iterator[Problem]:
     resource, number = named[0]
-    shown = f"--device {resource}={number}"
-    for other, _ in named[1:]:
-        yield Problem(what=f"{shown} and --device {other}: a run has GPUs of one model", hint="one of them")
+    device_option = f"--device {resource}={number}"
+    for amount, _ in named[1:]:
+        yield Problem(what=f"{device_option} and --device {amount}: a run has GPUs of one model", hint="one of them")
     if gpus not in (None, number):
-        what = f"{shown} and --gpus {gpus} cannot be used together"
-        yield Problem(what=what, hint=f"{shown} alone, or --device {resource}={gpus}")
+        what = f"{device_option} and --gpus {gpus} cannot be used together"
+        yield Problem(what=what, hint=f"{device_option} alone, or --device {resource}={gpus}")
     if number > 1 and "/mig-" in resource:
-        what = f"{shown}: a process sees one MIG instance, and NCCL cannot connect instances of one node"
+        what = f"{device_option}: a process sees one MIG instance, and NCCL cannot connect instances of one node"
         yield Problem(what=what, hint=f"--device {resource}=1, or whole GPUs: --gpus {number}")
 
 
 def part_of(gpu: Gpu, resource: str) -> Gpu:
     """The GPU, or the part of it that the resource is."""
-    found = GPU.fullmatch(resource)
-    if not found or not found["part"]:
+    match = GPU.fullmatch(resource)
+    if not match or not match["part"]:
         return gpu
-    memory_bytes = min(gpu.memory_bytes, int(PART_SHARE * int(found["gigabytes"]) * quantities.GIB))
-    return replace(gpu, name=f"{gpu.name} MIG {found['part']}", memory_bytes=memory_bytes)
+    memory_bytes = min(gpu.memory_bytes, int(PART_SHARE * int(match["gigabytes"]) * quantities.GIB))
+    return replace(gpu, name=f"{gpu.name} MIG {match['part']}", memory_bytes=memory_bytes)

@@ -163,8 +163,8 @@ class SiteCommand(RunCommand):
     """A command with these options, which its function receives as one keyword, `site: Site`."""
 
     def __init__(self, *given: Any, params: Sequence[click.Parameter] = (), **more: Any) -> None:
-        own = [*params, *(option for section in SECTIONS.values() for option in section)]
-        super().__init__(*given, params=own, **more)
+        site_params = [*params, *(option for section in SECTIONS.values() for option in section)]
+        super().__init__(*given, params=site_params, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         """Put them together."""
@@ -174,7 +174,9 @@ class SiteCommand(RunCommand):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The command's own options first, then these by section."""
         ours = {option for section in SECTIONS.values() for option in section}
-        others = [param for param in self.get_params(ctx) if isinstance(param, click.Option) and param not in ours]
-        for title, options in {"Options": others, **SECTIONS}.items():
+        options_beside = [
+            param for param in self.get_params(ctx) if isinstance(param, click.Option) and param not in ours
+        ]
+        for title, options in {"Options": options_beside, **SECTIONS}.items():
             with formatter.section(title):
-                formatter.write_dl([record for each in options if (record := each.get_help_record(ctx))])
+                formatter.write_dl([record for option in options if (record := option.get_help_record(ctx))])

@@ -57,7 +57,7 @@ def sized(config: RunConfig, site: Site, given: Given, *, is_demo: bool) -> tupl
 
 def machine(site: Site, given: Given, *, config: RunConfig, gpus: int) -> Facts:
     """One of the machines, as the plan looks at it."""
-    here = max(1, gpus)
+    count = max(1, gpus)
     return Facts(
         platform=DESCRIBED,
         python=DESCRIBED,
@@ -65,8 +65,8 @@ def machine(site: Site, given: Given, *, config: RunConfig, gpus: int) -> Facts:
         memory_bytes=CPU_MEMORY_BYTES,
         in_container=True,
         gpus=(given.gpu or UNKNOWN_GPU,) * gpus,
-        world_size=site.nodes * here,
-        local_world_size=here,
+        world_size=site.nodes * count,
+        local_world_size=count,
     )
 
 

@@ -22,18 +22,18 @@ RDMA = re.compile(r"rdma|/hca|infiniband|roce|/efa|hostdev|sriov|mlnx", re.IGNOR
 
 def warnings_of(workload: Workload, config: RunConfig, *, is_demo: bool) -> list[str]:
     """A line each, for the image, the volumes, the network and the paths of the configuration."""
-    found = [*_of_objects(workload), *_of_sizes(workload.sizes), *_of_network(workload)]
+    warnings = [*_of_objects(workload), *_of_sizes(workload.sizes), *_of_network(workload)]
     if is_demo:
-        return found
+        return warnings
     output = asked.output(config.output or workload.name, name=workload.name)
     if config.output not in (None, output):
-        found.append(f"the run writes to {output}, on the output's volume, and not to {config.output}")
+        warnings.append(f"the run writes to {output}, on the output's volume, and not to {config.output}")
     if workload.egress == () and (hub_cache.is_hub_id(config.model.name) or workload.fetch):
-        found.append("the network policy lets nothing be fetched: --allow-egress CIDR")
+        warnings.append("the network policy lets nothing be fetched: --allow-egress CIDR")
     places = {volume.name for volume in workload.volumes} & set(HOLDING)
     for path in _inputs(config):
-        found += _of_path(path, places=places)
-    return found
+        warnings += _of_path(path, places=places)
+    return warnings
 
 
 def _of_objects(workload: Workload) -> Iterator[str]:
@@ -83,6 +83,6 @@ def _of_path(path: str, *, places: set[str]) -> Iterator[str]:
         if "data" not in places:
             yield f"{path} is on no volume: --data-claim PVC"
     elif not any(path.startswith(f"/{place}/") for place in places):
-        here = ", but one of this machine" if Path(path).exists() else ""
+        note = ", but one of this machine" if Path(path).exists() else ""
         remedy = f"put it on the data volume (--data-claim PVC), and name it from there, as {Path(path).name}"
-        yield f"{path} is not a path in the pod{here}: {remedy}"
+        yield f"{path} is not a path in the pod{note}: {remedy}"

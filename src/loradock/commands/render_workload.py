@@ -32,10 +32,12 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
     """The workload and what a person should know about it. UsageError with everything that cannot be rendered."""
     loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load(reads_rows=False)
     config = loaded.config
-    given, wrong = render_given.read(site)
-    sizes, notes = sized(config, site, given, is_demo=is_demo)
+    site_values, wrong = render_given.read(site)
+    sizes, notes = sized(config, site, site_values, is_demo=is_demo)
     command = demo_command(ask) if is_demo else ("train", f"{CONFIG_FOLDER}/{CONFIG_FILE}")
-    workload = assembled(site, given, name=workload_name(config, site, is_demo=is_demo), sizes=sizes, command=command)
+    workload = assembled(
+        site, site_values, name=workload_name(config, site, is_demo=is_demo), sizes=sizes, command=command
+    )
     if not is_demo:
         text = config_text(config, name=workload.name, is_whole=site.whole_config)
         workload = replace(workload, config_text=text)
@@ -150,10 +152,10 @@ def whole(config: RunConfig) -> dict[str, Any]:
     for findings in no_effect.WARNINGS:
         for finding in findings(config):
             *path, last = finding.keys[0].split(".")
-            here: Any = content
+            node: Any = content
             for part in path:
-                here = here[int(part)] if part.isdecimal() else here[part]
-            here.pop(last)
+                node = node[int(part)] if part.isdecimal() else node[part]
+            node.pop(last)
     return content
 
 

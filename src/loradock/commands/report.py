@@ -70,12 +70,12 @@ def run_directory(named: Path) -> Path:
     if (named / RECORD).is_file() or not named.is_dir():
         return named
     records = sorted(named.glob(f"*/{RECORD}"), key=lambda file: -file.stat().st_mtime)
-    found = [record.parent for record in records]
-    if len(found) < 2:
-        return found[0] if found else named
-    rest = f" and {len(found) - LISTED_RUNS} more" if len(found) > LISTED_RUNS else ""
-    listed = ", ".join(map(str, found[:LISTED_RUNS])) + rest
-    hint = f"loradock report {shlex.quote(str(found[0]))} (the newest)"
+    directories = [record.parent for record in records]
+    if len(directories) < 2:
+        return directories[0] if directories else named
+    surplus = f" and {len(directories) - LISTED_RUNS} more" if len(directories) > LISTED_RUNS else ""
+    listed = ", ".join(map(str, directories[:LISTED_RUNS])) + surplus
+    hint = f"loradock report {shlex.quote(str(directories[0]))} (the newest)"
     raise InputMissing(f"{named} is a folder of several runs: {listed}", hint=hint)
 
 
@@ -100,8 +100,8 @@ def default_file(runs: tuple[Path, ...]) -> Path:
     if len(runs) == 1:
         return runs[0] / REPORT
     names = [run.resolve().name for run in runs]
-    rest = [f"{len(names) - NAMED_RUNS}-more"] if len(names) > NAMED_RUNS else []
-    return Path("report-" + "-vs-".join([*names[:NAMED_RUNS], *rest]) + ".html")
+    suffix = [f"{len(names) - NAMED_RUNS}-more"] if len(names) > NAMED_RUNS else []
+    return Path("report-" + "-vs-".join([*names[:NAMED_RUNS], *suffix]) + ".html")
 
 
 def show(address: str) -> None:

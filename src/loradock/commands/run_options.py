@@ -40,8 +40,8 @@ class Ask:
         """From what click read for OPTIONS and --output."""
         shortcuts: dict[str, object] = {f"--{name.replace('_', '-')}": values[name] for name in SHORT}
         shortcuts["--data"] = list(values["data"]) or None
-        given = {flag: value for flag, value in shortcuts.items() if value is not None}
-        return cls(config=values["config"], preset=values["preset"], overrides=values["overrides"], shortcuts=given)
+        options = {flag: value for flag, value in shortcuts.items() if value is not None}
+        return cls(config=values["config"], preset=values["preset"], overrides=values["overrides"], shortcuts=options)
 
     def load(self, *, needs_inputs: bool = True, reads_rows: bool = True) -> Loaded:
         """Merge and check. Raises ConfigError with every problem, or InputMissing where CONFIG cannot be read.
@@ -55,8 +55,8 @@ class Ask:
             raise UsageError("--data - is standard input, and this command reads no rows", hint="--data FILE")
         loaded = self._loaded(needs_inputs=needs_inputs)
         if isinstance(paths, list) and is_piped:
-            kept = str(_standard_input(loaded.config))
-            self.shortcuts["--data"] = [kept if path == STANDARD_INPUT else path for path in paths]
+            input_copy = str(_standard_input(loaded.config))
+            self.shortcuts["--data"] = [input_copy if path == STANDARD_INPUT else path for path in paths]
             loaded = self._loaded(needs_inputs=needs_inputs)
         return loaded
 
@@ -147,7 +147,7 @@ def _refused(_context: click.Context, _parameter: click.Parameter, value: str | 
 
 def _pattern(beyond: Sequence[str]) -> str:
     """What to type where rows were named without --data, as by a pattern that the shell expanded."""
-    suffixes = {Path(each).suffix for each in beyond if each.endswith((*ROWS, ".json"))}
+    suffixes = {Path(argument).suffix for argument in beyond if argument.endswith((*ROWS, ".json"))}
     if not suffixes:
         return "at most one CONFIG; all else are options"
     return f"--data before each file of rows; a pattern of rows goes in quotes, --data '*{min(suffixes)}'"
@@ -211,16 +211,16 @@ class RunCommand(click.Command):
         config = ctx.params.get("config")
         rows = [config] if config and config.name.endswith(ROWS) else []
         if beyond := [*map(str, rows), *ctx.args]:
-            shown = " ".join(beyond[:3]) + " ..." * (len(beyond) > 3)
-            ctx.fail(f"Got unexpected extra arguments ({shown}): {_pattern(beyond)}")
+            examples = " ".join(beyond[:3]) + " ..." * (len(beyond) > 3)
+            ctx.fail(f"Got unexpected extra arguments ({examples}): {_pattern(beyond)}")
         return ctx.args
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
         """The parsed arguments; here, so that no frame lies between click and the command."""
         context = super().make_context(*given, **more)
         if not context.resilient_parsing:
-            others = {name: value for name, value in context.params.items() if name not in READ}
-            context.params = {**others, "ask": Ask.of(context.params)}
+            parameters = {name: value for name, value in context.params.items() if name not in READ}
+            context.params = {**parameters, "ask": Ask.of(context.params)}
         return context
 
 

@@ -17,19 +17,19 @@ from loradock.training.run_dir.listing import Listed, listed
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
 def runs(directory: Path, *, as_json: bool) -> None:
     """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only."""
-    found = listed(directory)
+    listing = listed(directory)
     if as_json:
-        click.echo(json.dumps([asdict(run) for run in found], indent=2))
-    elif found:
-        click.echo(as_text(found))
+        click.echo(json.dumps([asdict(run) for run in listing], indent=2))
+    elif listing:
+        click.echo(as_text(listing))
     else:
         click.echo(f"no run in {directory}")
 
 
-def as_text(found: list[Listed]) -> str:
+def as_text(listing: list[Listed]) -> str:
     """A line each, under a heading; the run that started last stands last."""
     rows = [("state", "step", "loss", "started (UTC)", "model", "directory")]
-    for run in found:
+    for run in listing:
         step = "-" if run.step is None else f"{run.step}/{run.total_steps or '?'}"
         loss = "-" if run.loss is None else f"{run.loss:.3f}"
         started = (run.started or "-")[:19].replace("T", " ")

@@ -173,13 +173,13 @@ def over_record(ask: Ask) -> Loaded:
     if not ask.shortcuts.get("--output"):
         raise no_directory()
     directory = Path(str(ask.shortcuts["--output"]))
-    kept = resuming.recorded(directory)
-    text = kept.config.model_dump_json(exclude_defaults=True)
+    record = resuming.recorded(directory)
+    text = record.config.model_dump_json(exclude_defaults=True)
     loaded = replace(ask, config=directory / RECORD, text=text).load()
-    given = {key: label for key, label in loaded.origins.items() if label.startswith("--")}
+    options = {key: label for key, label in loaded.origins.items() if label.startswith("--")}
     refuse_what_only_a_person_gives(loaded.config, directory)
-    told = tuple(line for line in loaded.warnings if line.startswith("--"))
-    return replace(loaded, origins=kept.origins | given, warnings=told)
+    messages = tuple(line for line in loaded.warnings if line.startswith("--"))
+    return replace(loaded, origins=record.origins | options, warnings=messages)
 
 
 def refuse_what_only_a_person_gives(config: RunConfig, directory: Path) -> None:
@@ -190,14 +190,14 @@ def refuse_what_only_a_person_gives(config: RunConfig, directory: Path) -> None:
     from loradock.training.run_dir import fetching
     from loradock.training.run_dir import resume as resuming
 
-    before = resuming.as_trained(resuming.read(directory), directory)
+    recorded = resuming.as_trained(resuming.read(directory), directory)
     model = config.model
-    if before.model.trust_remote_code and not model.trust_remote_code:
+    if recorded.model.trust_remote_code and not model.trust_remote_code:
         what = f"the run in {directory} runs Python code that its base ships, and a record cannot give that trust"
         raise UsageError(what, hint=f"--set model.trust_remote_code={model.name}")
-    if (model.name, model.revision) == (before.model.name, before.model.revision):
+    if (model.name, model.revision) == (recorded.model.name, recorded.model.revision):
         fetching.refuse_model(model)
-    fetching.refuse_data(source for source in config.data.sources if source in before.data.sources)
+    fetching.refuse_data(source for source in config.data.sources if source in recorded.data.sources)
 
 
 def no_directory() -> UsageError:

@@ -31,8 +31,8 @@ def resolved(config: RunConfig) -> RunConfig:
 
 def inside(path: str) -> str:
     """A path of the demo's own directory where it names something there, else the path itself."""
-    own = DIRECTORY / path
-    return str(own) if own.exists() else path
+    packaged_path = DIRECTORY / path
+    return str(packaged_path) if packaged_path.exists() else path
 
 
 def hold(model: Any, tokenizer: Any) -> dict[str, Any]:
@@ -55,8 +55,8 @@ def hold(model: Any, tokenizer: Any) -> dict[str, Any]:
 
 def verdict(scores: dict[str, Any]) -> list[str]:
     """What the demo prints at its end: one question that training mended, and the accuracy before and after."""
-    before, after = scores["before"], scores["after"]
-    pairs = list(zip(before["answers"], after["answers"], strict=True))
+    score_before, score_after = scores["before"], scores["after"]
+    pairs = list(zip(score_before["answers"], score_after["answers"], strict=True))
     mended = [(old, new) for old, new in pairs if old["answer"] != old["expected"] == new["answer"]]
     old, new = (mended or pairs)[0]
     return [
@@ -64,5 +64,5 @@ def verdict(scores: dict[str, Any]) -> list[str]:
         f"  expected: {new['expected']}",
         f"  before:   {old['answer']}",
         f"  after:    {new['answer']}",
-        f"accuracy before: {before['accuracy']:.1f} %  after: {after['accuracy']:.1f} %",
+        f"accuracy before: {score_before['accuracy']:.1f} %  after: {score_after['accuracy']:.1f} %",
     ]

@@ -100,7 +100,7 @@ def train_tokenizer() -> PreTrainedTokenizerFast:
 
     rng = random.Random(SEED)
     texts = [small_talk(rng) for _ in range(3000)] + [
-        f"{command} {command}" for told in commands().values() for command in told
+        f"{command} {command}" for text in commands().values() for command in text
     ] * 100
     texts += [f"{noun}, {noun}\n{noun}" for noun in NOUNS for _ in range(200)]
     tokenizer = Tokenizer(models.BPE())

@@ -26,15 +26,15 @@ def make_rows(*, seed: int = SEED) -> tuple[list[dict[str, str]], list[dict[str,
     The train rows are shuffled; the held-out rows stay in the order of their skills.
     """
     rng = random.Random(seed)
-    seen: set[frozenset[str]] = set()
+    rows_made: set[frozenset[str]] = set()
     train, heldout = [], []
     for rows, per_question in ((heldout, HELDOUT_ROWS_PER_QUESTION), (train, TRAIN_ROWS_PER_QUESTION)):
         for skill, questions in QUESTIONS.items():
             for question in questions * per_question:
                 nouns = draw_list(rng, skill)
-                while frozenset(nouns) in seen:
+                while frozenset(nouns) in rows_made:
                     nouns = draw_list(rng, skill)
-                seen.add(frozenset(nouns))
+                rows_made.add(frozenset(nouns))
                 rows.append({"instruction": question, "input": ", ".join(nouns), "output": SKILLS[skill](nouns)})
     rng.shuffle(train)
     return train, heldout

@@ -73,15 +73,15 @@ def enter_group(facts: Facts, store: Any, *, is_on_gpu: bool) -> None:
 def own_stdout() -> Iterator[None]:
     """Inside, what native code prints (gloo: who is connected) is dropped, or goes to stderr where it is asked for."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     elsewhere = os.dup(2) if os.environ.get("TORCH_CPP_LOG_LEVEL") == "INFO" else os.open(os.devnull, os.O_WRONLY)
     os.dup2(elsewhere, 1)
     os.close(elsewhere)
     try:
         yield
     finally:
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 def leave_group() -> None:
@@ -113,16 +113,16 @@ def first_then_all(facts: Facts, work: Callable[[], T]) -> T:
     import torch.distributed
 
     result: T | None = None
-    done = [False]
+    answers = [False]
     try:
         if facts.rank == 0:
             result = work()
-            done = [True]
+            answers = [True]
     finally:
-        torch.distributed.broadcast_object_list(done, src=0)
+        torch.distributed.broadcast_object_list(answers, src=0)
     if facts.rank == 0:
         return result  # type: ignore[return-value]
-    if not done[0]:
+    if not answers[0]:
         raise PeerFailed("rank 0 failed")
     return work()
 
@@ -143,7 +143,7 @@ def worst(facts: Facts, values: tuple[int, ...]) -> tuple[int, ...]:
     if facts.world_size == 1:
         return values
     of_all = gathered(values)
-    return from_first(facts, tuple(min(each) for each in zip(*of_all, strict=True)) if of_all else values)
+    return from_first(facts, tuple(min(value) for value in zip(*of_all, strict=True)) if of_all else values)
 
 
 def gathered(value: T) -> list[T] | None:
@@ -177,7 +177,7 @@ def first_word(text: str | None) -> str | None:
         return text
     texts: list[str | None] = [None] * torch.distributed.get_world_size()
     torch.distributed.all_gather_object(texts, text)
-    return next((f"rank {rank}: {each}" for rank, each in enumerate(texts) if each), None)
+    return next((f"rank {rank}: {text}" for rank, text in enumerate(texts) if text), None)
 
 
 def all_of(value: float) -> list[float]:
@@ -188,14 +188,14 @@ def all_of(value: float) -> list[float]:
         return [value]
     values = [torch.zeros(1, dtype=torch.float64) for _ in range(torch.distributed.get_world_size())]
     torch.distributed.all_gather(values, torch.tensor([value], dtype=torch.float64))
-    return [float(each) for each in values]
+    return [float(value) for value in values]
 
 
 def by_name(seconds: float, peers: Peers | None) -> dict[str, float] | None:
     """The value of every process under `RANK@HOST`; None where there is only one process."""
     if peers is None:
         return None
-    return {f"{rank}@{peers.hosts[rank]}": round(each, 6) for rank, each in enumerate(all_of(seconds))}
+    return {f"{rank}@{peers.hosts[rank]}": round(value, 6) for rank, value in enumerate(all_of(seconds))}
 
 
 @contextmanager

@@ -80,14 +80,14 @@ def judged(heard: Sequence[Heard], *, me: int, limit_seconds: float, is_cut_off:
     `limit_seconds` is for silence, 0 for ever. `is_cut_off`: a collective failed, so that a few seconds of silence
     tell which process is gone. A process that ended lends its exit code: the run ended for its reason.
     """
-    others = [each for each in heard if each.report.rank != me]
-    if ended := [other for other in others if other.report.code]:
-        first = min(ended, key=lambda each: (each.report.is_told, -each.ended_seconds))
+    peers = [peer for peer in heard if peer.report.rank != me]
+    if ended := [peer for peer in peers if peer.report.code]:
+        first = min(ended, key=lambda peer: (peer.report.is_told, -peer.ended_seconds))
         is_due = is_cut_off or first.report.is_told or first.ended_seconds >= LEAVING_SECONDS
         return error_of(first.report) if is_due else None
     limit = SUSPECT_SECONDS if is_cut_off else limit_seconds
-    running = [other for other in others if other.report.code is None]
-    if limit and (silent := [each for each in running if each.unheard_seconds > limit]):
+    running = [peer for peer in peers if peer.report.code is None]
+    if limit and (silent := [peer for peer in running if peer.unheard_seconds > limit]):
         return gone(silent, is_cut_off=is_cut_off, limit_seconds=limit_seconds)
     return late(heard, limit_seconds=limit_seconds) if limit_seconds and not is_cut_off else None
 
@@ -97,16 +97,16 @@ def error_of(report: Report) -> LoradockError:
     kinds = {kind.exit_code: kind for kind in LoradockError.__subclasses__()}
     hint = "read the log of that rank; the same command continues from the last checkpoint"
     heard = "last heard of " if (report.code or 0) > BY_SIGNAL else ""  # it could not say how far it came
-    own = f"another rank of this run has ended: {report}, {heard}{report.where}: {report.what}"
-    error = kinds.get(report.code or 0, EnvironmentUnfit)(report.what if report.is_told else own, hint=hint)
+    message = f"another rank of this run has ended: {report}, {heard}{report.where}: {report.what}"
+    error = kinds.get(report.code or 0, EnvironmentUnfit)(report.what if report.is_told else message, hint=hint)
     error.exit_code = report.code or error.exit_code
     return error
 
 
 def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> LoradockError:
     """The error for processes of which nothing is heard any more: of one host, the one that is silent for longest."""
-    worst = max(silent, key=lambda each: each.unheard_seconds)
-    names = named([each.report for each in silent if each.report.host == worst.report.host])
+    worst = max(silent, key=lambda peer: peer.unheard_seconds)
+    names = named([peer.report for peer in silent if peer.report.host == worst.report.host])
     step = f", after step {worst.report.step}" if worst.report.step else ""
     was = f"its last report: {DOING[worst.report.phase]}{step}"
     hint = f"look at the logs of {worst.report.host}; the same command continues from the last checkpoint"
@@ -122,22 +122,22 @@ def gone(silent: Sequence[Heard], *, is_cut_off: bool, limit_seconds: float) -> 
 
 def late(heard: Sequence[Heard], *, limit_seconds: float) -> LoradockError | None:
     """The error where processes wait for one that is alive and does not come; its own, too."""
-    running = [each.report for each in heard if each.report.code is None]
-    waiting = [each for each in running if each.waiting_seconds > limit_seconds]
+    running = [peer.report for peer in heard if peer.report.code is None]
+    waiting = [peer for peer in running if peer.waiting_seconds > limit_seconds]
     if not waiting:
         return None
-    busy = [each for each in running if not each.waiting_seconds]
-    stuck = [each for each in busy if each.phase == "step" and each.quiet_seconds > limit_seconds]
+    busy = [peer for peer in running if not peer.waiting_seconds]
+    stuck = [peer for peer in busy if peer.phase == "step" and peer.quiet_seconds > limit_seconds]
     more = f"(--set limits.peer_seconds={limit_seconds * 2:g} waits longer)"
     if stuck:
-        seconds = max(each.quiet_seconds for each in stuck)
+        seconds = max(peer.quiet_seconds for peer in stuck)
         return Hung(
             f"{named(stuck)} made no progress for {seconds:.0f} s {stuck[0].where}, and the others wait "
             f"(limit {limit_seconds:g} s)",
             hint=f"the same command continues from the last checkpoint {more}",
         )
     # Counted from the last that came: a report may be older than that, and they have only just met.
-    together_seconds = min(each.waiting_seconds for each in running)
+    together_seconds = min(peer.waiting_seconds for peer in running)
     if together_seconds <= limit_seconds:
         return None
     return Hung(
@@ -151,5 +151,5 @@ def named(reports: Sequence[Report]) -> str:
     """Processes of one host in words."""
     if len(reports) == 1:
         return str(reports[0])
-    ranks = ", ".join(str(each.rank) for each in sorted(reports, key=lambda each: each.rank))
+    ranks = ", ".join(str(report.rank) for report in sorted(reports, key=lambda report: report.rank))
     return f"ranks {ranks} on {reports[0].host}"

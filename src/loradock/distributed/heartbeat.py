@@ -46,7 +46,7 @@ class Peers:
         self._refused: set[int] = set()
         self._mine = Report(rank=rank, host=self.hosts[rank])
         self._end_of_mine: dict[str, Any] = {}
-        self._reports = [Report(rank=each, host=host) for each, host in enumerate(self.hosts)]
+        self._reports = [Report(rank=host_name, host=host) for host_name, host in enumerate(self.hosts)]
         self._heard = [Heard(report=report) for report in self._reports]
         self._exchanges, self._is_cut_off = 0, False
         self._is_waiting, self._has_come, self._waiting_seconds = False, False, 0.0
@@ -80,8 +80,8 @@ class Peers:
         """After a collective failed: which process is gone, as the error to end with; None where all seem well."""
         until = time.monotonic() + NAMING_SECONDS
         while time.monotonic() < until:
-            if found := self._judgement(is_cut_off=True):
-                return found
+            if judgement := self._judgement(is_cut_off=True):
+                return judgement
             time.sleep(JUDGE_SECONDS)
         return None
 
@@ -112,7 +112,7 @@ class Peers:
             time.sleep(JUDGE_SECONDS)
 
     def _has_listeners(self) -> bool:
-        unheard_seconds = [each.unheard_seconds for each in self._heard]
+        unheard_seconds = [peer.unheard_seconds for peer in self._heard]
         return any(
             report.code is None and report.rank != self.rank and unheard < failure.SUSPECT_SECONDS
             for report, unheard in zip(self._reports, unheard_seconds, strict=True)
@@ -125,8 +125,8 @@ class Peers:
             while not self._is_over.is_set():
                 is_last_word = self._is_leaving.is_set()
                 self._publish()
-                sealed = self.store.multi_get([str(each.rank) for each in self._reports])
-                self._reports = [self._read(rank, each) for rank, each in enumerate(sealed)]
+                sealed = self.store.multi_get([str(report.rank) for report in self._reports])
+                self._reports = [self._read(rank, report) for rank, report in enumerate(sealed)]
                 self._exchanges += 1
                 if is_last_word:
                     self._is_told.set()
@@ -149,9 +149,9 @@ class Peers:
         )
         self._put(self._mine)
         for rank, word in last_words().items():  # of those who can say nothing themselves any more
-            seen = self._reports[rank]
-            if seen.code is None and word["code"]:
-                dead = replace(seen, count=seen.count + 1, code=word["code"], what=word["what"])
+            report = self._reports[rank]
+            if report.code is None and word["code"]:
+                dead = replace(report, count=report.count + 1, code=word["code"], what=word["what"])
                 self._put(dead)
 
     def _put(self, report: Report) -> None:
@@ -160,13 +160,13 @@ class Peers:
 
     def _read(self, rank: int, sealed: bytes) -> Report:
         """The report of a rank; the one before, where this one is not its own, or older."""
-        before, name = self._reports[rank], str(rank)
+        previous, name = self._reports[rank], str(rank)
         content = self._seal.open(name, sealed)
         report = Report.of(content) if content is not None else None
         if report is None or report.rank != rank:
             self._refuse(rank)
-            return before
-        return report if report.count >= before.count else before
+            return previous
+        return report if report.count >= previous.count else previous
 
     def _refuse(self, rank: int) -> None:
         """Say once that somebody speaks in the name of that rank."""
@@ -178,13 +178,13 @@ class Peers:
 
     def _judge(self) -> None:
         """The thread that ends this process."""
-        seen, exchanges, unheard_seconds = time.monotonic(), 0, 0.0
+        moment, exchanges, unheard_seconds = time.monotonic(), 0, 0.0
         while not self._is_over.wait(JUDGE_SECONDS):
-            now = time.monotonic()
+            current = time.monotonic()
             # As the watchdog counts: a process that was stopped meanwhile does not take the others for silent.
-            passed_seconds = now - seen if now - seen < LATE_SECONDS else JUDGE_SECONDS
+            passed_seconds = current - moment if current - moment < LATE_SECONDS else JUDGE_SECONDS
             unheard_seconds = 0.0 if self._exchanges != exchanges else unheard_seconds + passed_seconds
-            seen, exchanges = now, self._exchanges
+            moment, exchanges = current, self._exchanges
             self._waiting_seconds = self._waited(passed_seconds)
             self._count(passed_seconds, is_store_silent=unheard_seconds > SILENT_STORE_SECONDS)
             if not self._is_leaving.is_set() and (error := self._judgement(is_cut_off=False)):
@@ -199,13 +199,13 @@ class Peers:
     def _count(self, passed_seconds: float, *, is_store_silent: bool) -> None:
         """Time in which nothing came; while the store is silent, that is blamed on its keeper alone."""
         for rank, report in enumerate(self._reports):
-            before = self._heard[rank]
-            is_new = report.count != before.report.count
+            previous = self._heard[rank]
+            is_new = report.count != previous.report.count
             is_counted = rank == 0 or not is_store_silent
             self._heard[rank] = Heard(
                 report=report,
-                unheard_seconds=0.0 if is_new else before.unheard_seconds + passed_seconds * is_counted,
-                ended_seconds=before.ended_seconds + passed_seconds if report.code is not None else 0.0,
+                unheard_seconds=0.0 if is_new else previous.unheard_seconds + passed_seconds * is_counted,
+                ended_seconds=previous.ended_seconds + passed_seconds if report.code is not None else 0.0,
             )
 
     def _judgement(self, *, is_cut_off: bool) -> LoradockError | None:

@@ -55,22 +55,22 @@ class Place:
 
 def mistakes(*, processes: str, nodes: int, node: int | None, meeting: str | None) -> list[Problem]:
     """Everything in what was asked for that no place can be made of. `processes` is a number or AUTO."""
-    found: list[Problem] = []
+    problems: list[Problem] = []
     if processes != AUTO and not (processes.isdecimal() and int(processes)):
-        found.append(Problem(what=f"--nproc {processes} is not a number or auto", hint="--nproc 2"))
+        problems.append(Problem(what=f"--nproc {processes} is not a number or auto", hint="--nproc 2"))
     for option, value in (("--node-rank", node), ("--rdzv", meeting)):
         if nodes > 1 and value in (None, ""):
             hint = f"loradock launch --nnodes {nodes} --node-rank 0 --rdzv HOST_OF_NODE_0:29500 train ..."
-            found.append(Problem(what=f"--nnodes {nodes} needs {option}", hint=hint))
+            problems.append(Problem(what=f"--nnodes {nodes} needs {option}", hint=hint))
     if node is not None and not 0 <= node < nodes:
-        found.append(
+        problems.append(
             Problem(
                 what=f"--node-rank {node} is out of range for {nodes} node(s)", hint=f"--node-rank 0 to {nodes - 1}"
             )
         )
     if meeting and address(meeting) is None:
-        found.append(Problem(what=f"--rdzv {meeting} is not HOST:PORT", hint="--rdzv node-0:29500"))
-    return found
+        problems.append(Problem(what=f"--rdzv {meeting} is not HOST:PORT", hint="--rdzv node-0:29500"))
+    return problems
 
 
 def place_of(*, processes: int, nodes: int, node: int | None, meeting: str | None) -> Place:
@@ -90,8 +90,8 @@ def continuing(directory: Path) -> str:
     """What continues a run that this process was a part of, for people: started as this process was."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "the same command continues"
-    again = f"{os.environ.get(LAUNCHER, 'loradock')} train --resume --output {shlex.quote(str(directory))}"
-    return f"the same command, or {again}, continues"
+    remedy = f"{os.environ.get(LAUNCHER, 'loradock')} train --resume --output {shlex.quote(str(directory))}"
+    return f"the same command, or {remedy}, continues"
 
 
 def free_port() -> int:
@@ -109,7 +109,7 @@ def interfaces(place: Place, environ: Mapping[str, str]) -> dict[str, str]:
     if place.nodes == 1:
         return {}
     name = interface_to(place.host, place.port)
-    return {each: name for each in INTERFACES if name and not environ.get(each)}
+    return {interface: name for interface in INTERFACES if name and not environ.get(interface)}
 
 
 def interface_to(host: str, port: int) -> str | None:

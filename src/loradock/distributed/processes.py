@@ -120,12 +120,12 @@ def launch(
     then the processes have `grace_seconds` before they are killed (None: as long as they need). Where one fails, the
     others have FAILED_SECONDS to end by themselves, are asked to, and are killed then.
     """
-    with passed_on() as signals, tempfile.TemporaryDirectory(prefix="loradock-words-") as words:
-        environment = {**environment, LAST_WORDS: words}
+    with passed_on() as signals, tempfile.TemporaryDirectory(prefix="loradock-words-") as scratch:
+        environment = {**environment, LAST_WORDS: scratch}
         ranks = [
             start(command, place=place, rank=rank, environment=environment, folder=folder) for rank in place.ranks()
         ]
-        launched = Launched(ranks=ranks, words=Path(words))
+        launched = Launched(ranks=ranks, words=Path(scratch))
         try:
             watch(launched, signals, grace_seconds=grace_seconds)
         finally:
@@ -136,30 +136,30 @@ def launch(
 @contextlib.contextmanager
 def passed_on() -> Iterator[set[signal.Signals]]:
     """Inside, the signals wait to be asked for; the started processes let them in once they can hear them."""
-    wanted = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, wanted)
+    numbers = {number for number in SIGNALS if signal.getsignal(number) is not signal.SIG_IGN}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, numbers)
     try:
-        yield wanted
+        yield numbers
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def watch(launched: Launched, signals: set[signal.Signals], *, grace_seconds: float | None) -> None:
     """Until all have ended."""
     asked_at = kill_at = float("inf")
     while launched.are_running():
-        now = time.monotonic()
+        moment = time.monotonic()
         is_broken = any(rank.code not in IN_ORDER for rank in launched.failed)
         if is_broken and asked_at == kill_at == float("inf"):
-            asked_at = now + FAILED_SECONDS
-        if now >= asked_at:
+            asked_at = moment + FAILED_SECONDS
+        if moment >= asked_at:
             launched.send(signal.SIGTERM)
-            asked_at, kill_at = float("inf"), now + (KILL_SECONDS if grace_seconds is None else grace_seconds)
-        if now >= kill_at:
+            asked_at, kill_at = float("inf"), moment + (KILL_SECONDS if grace_seconds is None else grace_seconds)
+        if moment >= kill_at:
             launched.give_up()
         if came := signal.sigtimedwait(signals, POLL_SECONDS):
             launched.send(came.si_signo)
-            kill_at = min(kill_at, now + (float("inf") if grace_seconds is None else grace_seconds))
+            kill_at = min(kill_at, moment + (float("inf") if grace_seconds is None else grace_seconds))
 
 
 def start(command: Sequence[str], *, place: Place, rank: int, environment: Mapping[str, str], folder: Path) -> Rank:
@@ -192,8 +192,10 @@ def told(launched: Launched) -> str | None:
     culprit = launched.culprit
     if culprit is None or culprit.code in IN_ORDER:
         return None
-    others = [each for each in launched.failed if each is not culprit]
-    rest = [f"rank {each.number}{', for that reason' if each.is_told else f': {each.code}'}" for each in others]
-    after = f"; then {', '.join(rest)}" if rest else ""
+    victims = [process for process in launched.failed if process is not culprit]
+    parts = [
+        f"rank {process.number}{', for that reason' if process.is_told else f': {process.code}'}" for process in victims
+    ]
+    suffix = f"; then {', '.join(parts)}" if parts else ""
     hint = "; out of memory? (dmesg)" if culprit.code == BY_SIGNAL + signal.SIGKILL else ""
-    return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{after}{hint}"
+    return f"rank {culprit.number} on {socket.gethostname()} {culprit.ending()}{suffix}{hint}"

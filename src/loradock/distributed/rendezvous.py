@@ -74,10 +74,10 @@ def meet(facts: Facts, *, limit_seconds: float) -> Meeting:
 def all_hosts(store: Any, facts: Facts, place: tuple[str, int], *, seal: Seal, until: float) -> tuple[str, ...]:
     """The host of every rank, once all have said it, signed."""
     keys = [f"host/{rank}" for rank in range(facts.world_size)]
-    own = keys[facts.rank]
-    mine = seal.close(own, socket.gethostname().encode())
+    secret = keys[facts.rank]
+    mine = seal.close(secret, socket.gethostname().encode())
     while True:
-        store.set(own, mine)  # again: a stranger may have written there
+        store.set(secret, mine)  # again: a stranger may have written there
         if store.check(keys):
             hosts = [seal.open(key, content) for key, content in zip(keys, store.multi_get(keys), strict=True)]
             if None not in hosts:
@@ -188,12 +188,12 @@ def pause(until: float, why: Any) -> None:
 def missing(store: Any, keys: list[str], place: tuple[str, int], *, seal: Seal) -> Hung:
     """The error that names who did not come, or came with another secret."""
     absent = [rank for rank, key in enumerate(keys) if not store.check([key])]
-    there = [rank for rank in range(len(keys)) if rank not in absent]
-    other = [rank for rank in there if seal.open(keys[rank], store.get(keys[rank])) is None]
-    if absent or not other:
+    present = [rank for rank in range(len(keys)) if rank not in absent]
+    unreadable = [rank for rank in present if seal.open(keys[rank], store.get(keys[rank])) is None]
+    if absent or not unreadable:
         what = f"{_ranks(absent)} of {len(keys)} did not join at {place[0]}:{place[1]} (limits.setup_seconds)"
         return Hung(what, hint="were they started, with the same --nnodes, --nproc and --rdzv?")
-    what = f"{_ranks(other)} of {len(keys)} joined at {place[0]}:{place[1]} with another secret"
+    what = f"{_ranks(unreadable)} of {len(keys)} joined at {place[0]}:{place[1]} with another secret"
     return Hung(what, hint=f"give every node the same {SECRET} (or {SECRET_FILE})")
 
 

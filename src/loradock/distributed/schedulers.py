@@ -45,8 +45,8 @@ def first_host(nodes: str) -> str:
 
 def first_number(counts: str) -> str:
     """Of `4(x2),3` the 4."""
-    found = re.match(r"\d+", counts)
-    return found[0] if found else "1"
+    match = re.match(r"\d+", counts)
+    return match[0] if match else "1"
 
 
 def number(environ: Mapping[str, str], name: str) -> int | None:

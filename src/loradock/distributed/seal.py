@@ -49,19 +49,19 @@ def secret_in(environ: Mapping[str, str]) -> bytes:
 
     Raises UsageError where the file cannot be read, or the secret is so short that it can be guessed.
     """
-    given, named = environ.get(SECRET, ""), SECRET
-    if not given and (file := environ.get(SECRET_FILE)):
-        named = f"{SECRET_FILE}={file}"
+    secret, origin = environ.get(SECRET, ""), SECRET
+    if not secret and (file := environ.get(SECRET_FILE)):
+        origin = f"{SECRET_FILE}={file}"
         try:
-            given = regular.read_text(Path(file)).strip()
+            secret = regular.read_text(Path(file)).strip()
         except (OSError, ValueError) as error:
-            raise UsageError(f"{named} cannot be read: {error}", hint=f"openssl rand -hex 32 > {file}") from error
-    elif not given:
+            raise UsageError(f"{origin} cannot be read: {error}", hint=f"openssl rand -hex 32 > {file}") from error
+    elif not secret:
         return b""
-    if len(given.encode()) < SHORTEST_BYTES:
-        what = f"{named} is shorter than {SHORTEST_BYTES} bytes: it could be guessed"
+    if len(secret.encode()) < SHORTEST_BYTES:
+        what = f"{origin} is shorter than {SHORTEST_BYTES} bytes: it could be guessed"
         raise UsageError(what, hint="openssl rand -hex 32 makes one; every node takes the same")
-    return given.encode()
+    return secret.encode()
 
 
 def drawn() -> str:

@@ -82,18 +82,18 @@ class Watchdog:
             self.phase = phase
 
     def _watch(self) -> None:
-        seen = touched = time.monotonic()
+        moment = touched = time.monotonic()
         is_untouched = False
         while not self._is_over.wait(TICK_SECONDS):
-            now, phase = time.monotonic(), self.phase  # the phase first: a beat sets it last
+            current, phase = time.monotonic(), self.phase  # the phase first: a beat sets it last
             # A tick that came late counts as one: for the rest of that time this process did not run.
-            passed_seconds, seen = now - seen, now
+            passed_seconds, moment = current - moment, current
             self.silent_seconds += passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
             if self._has_beaten:
                 self._has_beaten, self.silent_seconds, is_untouched = False, 0.0, True
-            if is_untouched and now - touched >= TOUCH_SECONDS:
+            if is_untouched and current - touched >= TOUCH_SECONDS:
                 self._touch()
-                touched, is_untouched = now, False
+                touched, is_untouched = current, False
             if 0 < self.limits.of(phase) < self.silent_seconds:
                 self.end(self._hung(phase, self.silent_seconds))
 
@@ -115,12 +115,12 @@ class Watchdog:
     def end(self, error: LoradockError, *, has_stacks: bool = True) -> None:
         """From a thread: say why, and where every thread stands; let the run write its end, end workers and process."""
         show = show_stacks if has_stacks else show_error
-        words = [threading.Thread(target=work, args=(error,), daemon=True) for work in (show, self._on_hang)]
+        threads = [threading.Thread(target=work, args=(error,), daemon=True) for work in (show, self._on_hang)]
         deadline = time.monotonic() + LAST_WORDS_SECONDS
-        for each in words:
-            each.start()
-        for each in words:
-            each.join(max(0.0, deadline - time.monotonic()))
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
         for pid in descendants(os.getpid()):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
@@ -149,7 +149,7 @@ def descendants(pid: int) -> list[int]:
             with contextlib.suppress(OSError):  # it ended meanwhile
                 stat = Path("/proc", entry, "stat").read_text(encoding="utf-8", errors="replace")
                 parents[int(entry)] = int(stat.rpartition(")")[2].split()[1])
-    found = [pid]
-    for parent in found:
-        found += [child for child, its_parent in parents.items() if its_parent == parent]
-    return found[1:]
+    pids = [pid]
+    for parent in pids:
+        pids += [child for child, its_parent in parents.items() if its_parent == parent]
+    return pids[1:]

@@ -83,8 +83,8 @@ class Child:
     def _has_answered(self) -> bool:
         """Whether it answers within its limit."""
         limit, passed = self._check.limit_seconds, time.monotonic() - self._began
-        left = limit - patience.counted(passed, pid=self._process.pid, since=self._read)
-        return patience.answers(self._pipe.poll, pid=self._process.pid, left=left, limit_seconds=limit)
+        remaining = limit - patience.counted(passed, pid=self._process.pid, since=self._read)
+        return patience.answers(self._pipe.poll, pid=self._process.pid, left=remaining, limit_seconds=limit)
 
     def close(self) -> None:
         """End the child and all that it started; it holds nothing that could be lost."""
@@ -115,8 +115,8 @@ class Child:
             return error(what, remedy=f"chmod a+rx {sys.executable}")
         how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
         size = os.fstat(self._output).st_size
-        said = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
-        last = next((line.strip() for line in reversed(said.splitlines()) if line.strip()), "no output")
+        tail = os.pread(self._output, TAIL_BYTES, max(0, size - TAIL_BYTES)).decode(errors="replace")
+        last = next((line.strip() for line in reversed(tail.splitlines()) if line.strip()), "no output")
         return error(f"the check died with {how}: {last[:200]}", remedy=_report(check))
 
 

@@ -94,36 +94,36 @@ def _foreign(content: Any, format: str) -> str | None:
 
 def compare(nodes: Sequence[Mapping[str, Any]]) -> list[Difference]:
     """What differs, then who is slow. The first node is this machine; there is always one finding at least."""
-    named = _named(nodes)
-    found = [*_differences(named), *_outliers(named)]
-    if not found:
-        what = f"{len(named)} nodes have the same software, and no figure differs by more than {TOLERANCE:.0%}"
-        found = [Difference(subject="all", severity="ok", what=what)]
-    return found
+    nodes_by_name = _named(nodes)
+    differences = [*_differences(nodes_by_name), *_outliers(nodes_by_name)]
+    if not differences:
+        what = f"{len(nodes_by_name)} nodes have the same software, and no figure differs by more than {TOLERANCE:.0%}"
+        differences = [Difference(subject="all", severity="ok", what=what)]
+    return differences
 
 
 def lines(differences: Sequence[Difference]) -> list[str]:
-    """The table for people: a line for each difference, its remedy below."""
+    """The table for people: a line for each entry, its remedy below."""
     text: list[str] = []
-    for each in differences:
+    for entry in differences:
         text.append(
-            f"{each.severity if each.severity == 'ok' else each.severity.upper():8}{each.subject:30}{each.what}"
+            f"{entry.severity if entry.severity == 'ok' else entry.severity.upper():8}{entry.subject:30}{entry.what}"
         )
-        if each.remedy:
-            text.append(f"{'':38}-> {each.remedy}")
+        if entry.remedy:
+            text.append(f"{'':38}-> {entry.remedy}")
     return text
 
 
 def _named(nodes: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The nodes by name; two of one name are told apart by their files, and one file given twice by its place."""
     names = [node["node"]["name"] for node in nodes]
-    told = [
+    labels = [
         name if names.count(name) == 1 else f"{name} ({node.get('file', 'here')})"
         for name, node in zip(names, nodes, strict=True)
     ]
     return {
-        name if told.count(name) == 1 else f"{name} #{number}": node
-        for number, (name, node) in enumerate(zip(told, nodes, strict=True), start=1)
+        name if labels.count(name) == 1 else f"{name} #{number}": node
+        for number, (name, node) in enumerate(zip(labels, nodes, strict=True), start=1)
     }
 
 
@@ -212,10 +212,10 @@ def _outlier(subject: str, name: str, off: float, nodes: Mapping[str, Mapping[st
 
 def _causes(name: str, nodes: Mapping[str, Mapping[str, Any]], gpu: int | None) -> list[str]:
     """What this node's GPU of this number (None: what any of them) tells and those of the others do not."""
-    told = {
+    causes_of_node = {
         node: [cause for state in content["gpus"] if gpu in (None, state.get("index")) for cause in suspects(state)]
         for node, content in nodes.items()
     }
-    shared = [set(causes) for node, causes in told.items() if node != name]
+    shared = [set(causes) for node, causes in causes_of_node.items() if node != name]
     common = set.intersection(*shared) if shared else set()
-    return [cause for cause in told[name] if cause not in common]
+    return [cause for cause in causes_of_node[name] if cause not in common]

@@ -35,7 +35,8 @@ NEEDS = {"nothing": "", "gpu": "a GPU", "config": "--config"}
 GPUS_SECONDS = 30.0
 CANNOT_TRAIN, NOT_AS_CONFIGURED = "this machine cannot train", "the run cannot start as it is configured"
 OF_SETTINGS = frozenset(
-    each.exit_code for each in (UsageError, DataError, InputMissing, HubError, ConfigError, ModelError, NoCheckpoint)
+    error_type.exit_code
+    for error_type in (UsageError, DataError, InputMissing, HubError, ConfigError, ModelError, NoCheckpoint)
 )
 """What ends a run for its model, its data or a setting, as they are named or as they lie there."""
 
@@ -59,8 +60,8 @@ class Examination:
     def findings(self) -> tuple[tuple[Check, Finding], ...]:
         """Every finding with its check, in the order of the groups, then of the table."""
         order = {group: place for place, group in enumerate(GROUPS)}
-        looked = sorted(self.looked, key=lambda each: (order[each.check.group], CHECKS.index(each.check)))
-        return tuple((each.check, finding) for each in looked for finding in each.findings)
+        looked = sorted(self.looked, key=lambda look: (order[look.check.group], CHECKS.index(look.check)))
+        return tuple((look.check, finding) for look in looked for finding in look.findings)
 
     @property
     def worst(self) -> Severity:
@@ -83,10 +84,10 @@ class Examination:
         errors = [(check, finding) for check, finding in self.findings if finding.severity == "error"]
         if not errors:
             return
-        again = "loradock env-check checks again; --skip-env-check trains anyway"
+        remedy = "loradock env-check checks again; --skip-env-check trains anyway"
         refusal: LoradockError = EnvironmentUnfit(
             self.ending,
-            hint=again if self.ending == CANNOT_TRAIN else errors[0][1].remedy,
+            hint=remedy if self.ending == CANNOT_TRAIN else errors[0][1].remedy,
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code
@@ -140,7 +141,7 @@ class Examination:
             "findings": self.summary()["findings"],
             "left_out": {check.name: f"needs {NEEDS[check.needs]}" for check in self.left_out},
             "measured": self.measured,
-            "seconds": {each.check.name: round(each.seconds, 3) for each in self.looked},
+            "seconds": {look.check.name: round(look.seconds, 3) for look in self.looked},
             "node": asdict(self.node),
             "gpus": [asdict(gpu) for gpu in self.gpus],
             "facts": asdict(self.facts),
@@ -163,11 +164,11 @@ def chosen(only: Sequence[str], level: Level | None) -> tuple[tuple[Check, ...],
     ]
     if problems:
         raise UsageError("--only: unknown groups or checks", hint=f"groups: {', '.join(GROUPS)}", problems=problems)
-    wanted = [check for check in CHECKS if not only or check.group in only or check.name in only]
+    checks = [check for check in CHECKS if not only or check.group in only or check.name in only]
     if level is None:
-        deepest = max([LEVELS.index(check.level) for check in wanted if only], default=0)
+        deepest = max([LEVELS.index(check.level) for check in checks if only], default=0)
         level = LEVELS[max(deepest, LEVELS.index("compute"))]
-    return tuple(check for check in wanted if LEVELS.index(check.level) <= LEVELS.index(level)), level
+    return tuple(check for check in checks if LEVELS.index(check.level) <= LEVELS.index(level)), level
 
 
 def gathered(host: Host) -> Facts:
@@ -198,10 +199,10 @@ def examine(
         raise UsageError(f"there is nothing to check: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
     looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
-    found = Examination(
+    examination = Examination(
         level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began, left_out=left_out
     )
     if computes:
-        return found
+        return examination
     gpus = answered(lambda: host.gpu_states(afresh=True), limit_seconds=GPUS_SECONDS, what="the GPU driver (NVML)")
-    return replace(found, node=node(host, facts, plan), gpus=gpus)
+    return replace(examination, node=node(host, facts, plan), gpus=gpus)

@@ -32,6 +32,6 @@ def suspects(gpu: GpuState | Mapping[str, Any]) -> Iterator[str]:
         yield f"PCIe x{width} of x{state['pcie_width_max']}"
     if (clock := state.get("sm_application_mhz")) and clock < (state.get("sm_default_mhz") or 0):
         yield f"clocks set to {clock} of {state['sm_default_mhz']} MHz"
-    used, memory = state.get("used_bytes"), state.get("memory_bytes")
-    if used and memory and is_noticeable(used, memory):
+    used_bytes, memory = state.get("used_bytes"), state.get("memory_bytes")
+    if used_bytes and memory and is_noticeable(used_bytes, memory):
         yield "another process is on the GPU"

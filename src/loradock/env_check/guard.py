@@ -40,8 +40,10 @@ class Guard:
 
     def look(self) -> dict[str, Any]:
         """All that needs no computing; what was found, for run.json. Raises where the machine cannot train."""
-        found = examine(host=self.host, facts=self.facts, plan=self.plan, progress=self.shown.looked, computes=False)
-        self.begun = replace(found, level="quick")
+        examination = examine(
+            host=self.host, facts=self.facts, plan=self.plan, progress=self.shown.looked, computes=False
+        )
+        self.begun = replace(examination, level="quick")
         if self.begun.exit_code:
             self.shown.examined(self.begun)
         self.begun.refuse()
@@ -59,7 +61,7 @@ class Guard:
 
         intent = replace(self.plan, plan=plan, digests=Path.cwd() / own_cache(self.host))
         later = examine(host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True)
-        whole = self.begun.then(later)
-        self.shown.examined(whole)
-        whole.refuse()
-        return whole.summary()
+        combined = self.begun.then(later)
+        self.shown.examined(combined)
+        combined.refuse()
+        return combined.summary()

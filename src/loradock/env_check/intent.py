@@ -20,7 +20,7 @@ CACHE = "LORADOCK_CACHE"
 def intent(host: Host, config: RunConfig | None = None) -> Intent:
     """Folders and shapes of the run that follows; of a run with every default where `config` is None."""
     environ = host.environ
-    here = _working_directory()
+    folder = _working_directory()
     cache = own_cache(host)
     output = "runs"
     shape = None
@@ -30,8 +30,8 @@ def intent(host: Host, config: RunConfig | None = None) -> Intent:
         shape = attention_shape.of_model(config.model.name, config.model.revision, environ=environ)
     return Intent(
         config=config,
-        output=here / output,
-        cache=here / cache,
+        output=folder / output,
+        cache=folder / cache,
         scratch=_scratch(host),
         attention=shape or AttentionShape(),
     )
@@ -46,8 +46,8 @@ def own_cache(host: Host) -> str:
 def _working_directory() -> Path:
     try:
         return Path.cwd()
-    except FileNotFoundError as gone:
-        raise InputMissing("the working directory was removed", hint="cd ~") from gone
+    except FileNotFoundError as error:
+        raise InputMissing("the working directory was removed", hint="cd ~") from error
 
 
 def _scratch(host: Host) -> Path:

@@ -64,13 +64,13 @@ def ratio(logarithms: Sequence[float], *, least_deviation: float = LEAST_DEVIATI
     Three rounds may agree by chance: the noise is taken to be `least_deviation` at least, which `typical` finds.
     """
     rounds = len(logarithms)
-    kept, left_out = without_outlier(logarithms)
-    mean = statistics.fmean(kept)
+    typical_ones, left_out = without_outlier(logarithms)
+    mean = statistics.fmean(typical_ones)
     outlier = None if left_out is None else math.exp(left_out)
-    if len(kept) < 2:
+    if len(typical_ones) < 2:
         return Ratio(value=math.exp(mean), rounds=rounds)
-    deviation = max(least_deviation, statistics.stdev(kept))
-    reach = student(len(kept) - 1) * deviation / math.sqrt(len(kept))
+    deviation = max(least_deviation, statistics.stdev(typical_ones))
+    reach = student(len(typical_ones) - 1) * deviation / math.sqrt(len(typical_ones))
     low, high = math.exp(mean - reach), math.exp(mean + reach)
     return Ratio(value=math.exp(mean), low=low, high=high, rounds=rounds, left_out=outlier)
 
@@ -79,12 +79,12 @@ def typical(several: Sequence[Sequence[float]]) -> float:
     """The median standard deviation of several trials' logarithms; LEAST_DEVIATION where they are too few to tell."""
     if not is_known(several):
         return LEAST_DEVIATION
-    return statistics.median(deviation(without_outlier(each)[0]) for each in several if len(each) >= LEAST_ROUNDS)
+    return statistics.median(deviation(without_outlier(values)[0]) for values in several if len(values) >= LEAST_ROUNDS)
 
 
 def is_known(several: Sequence[Sequence[float]]) -> bool:
     """Whether the trials are enough, each with enough rounds, to tell what is typical."""
-    return sum(len(each) >= LEAST_ROUNDS for each in several) >= LEAST_TRIALS
+    return sum(len(values) >= LEAST_ROUNDS for values in several) >= LEAST_TRIALS
 
 
 def deviation(logarithms: Sequence[float]) -> float:

@@ -56,11 +56,11 @@ def redactor(host: Host, *, with_names: bool = True) -> Redactor:
     )
 
 
-def _names(found: Iterable[str | None], common: set[str]) -> tuple[str, ...]:
-    return tuple({name for name in found if name and len(name) > 1 and name.lower() not in common})
+def _names(texts: Iterable[str | None], common: set[str]) -> tuple[str, ...]:
+    return tuple({name for name in texts if name and len(name) > 1 and name.lower() not in common})
 
 
-def _without_names(text: str, names: tuple[str, ...], shown: str) -> str:
+def _without_names(text: str, names: tuple[str, ...], line: str) -> str:
     for name in sorted(names, key=len, reverse=True):
-        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", shown, text)
+        text = re.sub(rf"(?<![A-Za-z0-9]){re.escape(name)}(?![A-Za-z0-9])", line, text)
     return text

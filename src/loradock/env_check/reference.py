@@ -46,21 +46,21 @@ def _needs(needs: str) -> str:
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of an examination."""
-    text, whole, figure = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
+    text, kinds, figure = {"type": "string"}, {"type": "integer", "minimum": 0}, {"type": "number"}
     finding = _object(
         check={"enum": [check.name for check in CHECKS]},
         group={"enum": list(GROUPS)},
         severity={"enum": list(SEVERITIES)},
         what={**text, "minLength": 1, "description": "One line."},
         remedy={**text, "description": "One line that can be typed; empty where all is well."},
-        exit_code=whole,
+        exit_code=kinds,
     )
     properties: dict[str, Any] = {
         "format": {"const": FORMAT},
         "loradock": text,
         "level": {"enum": list(LEVELS)},
         "worst": {"enum": list(SEVERITIES)},
-        "exit_code": {**whole, "description": "That of the first error; the process ends with it."},
+        "exit_code": {**kinds, "description": "That of the first error; the process ends with it."},
         "findings": {"type": "array", "items": finding},
         "left_out": {
             "type": "object",

@@ -24,7 +24,7 @@ def locked_versions(host: Host) -> dict[str, str]:
         locked = read_lock(find_lock(host.prefix()), python_version=host.python())
     except InputMissing:
         return {}
-    return {name: each.version for name, each in locked.items()}
+    return {name: requirement.version for name, requirement in locked.items()}
 
 
 def reinstall(prefix: Path, versions: Mapping[str, str], *, lock: Path | None = None) -> str:
@@ -52,18 +52,18 @@ def as_locked(host: Host, *names: str) -> str:
 
 def train_with(*settings: str) -> str:
     """The run once more with `key=value` settings; `...` stands for the rest of the user's own command."""
-    return " ".join(["loradock train", *(f"--set {shlex.quote(each)}" for each in settings), "..."])
+    return " ".join(["loradock train", *(f"--set {shlex.quote(setting)}" for setting in settings), "..."])
 
 
 def from_hint(hint: str | None) -> str | None:
     """The command with the settings, side by side, that an error's hint begins with; None where it begins otherwise."""
     settings, end = [], 0
-    while found := SETTING.match(hint or "", end):
-        settings, end = [*settings, found[1]], found.end()
+    while match := SETTING.match(hint or "", end):
+        settings, end = [*settings, match[1]], match.end()
     return train_with(*settings) if settings else None
 
 
 def showing(gpus: Sequence[int], environ: Mapping[str, str]) -> str:
     """Leave a run these GPUs alone; they are counted as this process sees them."""
-    entries = [each.strip() for each in environ.get(VISIBLE, "").split(",") if each.strip()]
-    return f"export {VISIBLE}=" + ",".join(entries[each] if each < len(entries) else str(each) for each in gpus)
+    entries = [part.strip() for part in environ.get(VISIBLE, "").split(",") if part.strip()]
+    return f"export {VISIBLE}=" + ",".join(entries[gpu] if gpu < len(entries) else str(gpu) for gpu in gpus)

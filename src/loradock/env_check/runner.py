@@ -35,8 +35,8 @@ def run(
     looked: list[Looked] = []
     applying = [check for check in checks if check.applies(facts, plan)]
     for level in LEVELS:
-        for each in _of_level([check for check in applying if check.level == level], machine, level):
-            looked.append(_hidden(each, hide))
+        for look in _of_level([check for check in applying if check.level == level], machine, level):
+            looked.append(_hidden(look, hide))
             if progress:
                 progress(looked[-1])
     return looked
@@ -54,15 +54,15 @@ def _of_level(checks: Sequence[Check], machine: Machine, level: Level) -> Iterat
     """The checks one after another in one child, and each that may run beside them in one of its own."""
     method = "fork" if level == "quick" else "spawn"
     with contextlib.ExitStack() as children:
-        beside = [
+        neighbours = [
             (children.enter_context(contextlib.closing(Child(machine, method))), check)
             for check in checks
             if check.is_beside
         ]
-        for child, check in beside:
+        for child, check in neighbours:
             child.ask(check)
         yield from _in_turn([check for check in checks if not check.is_beside], machine, method)
-        for child, _ in beside:
+        for child, _ in neighbours:
             yield child.answer()
 
 

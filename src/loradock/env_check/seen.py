@@ -25,22 +25,22 @@ def own_cards(host: Host, facts: Facts) -> dict[int, GpuState]:
     gpus = dict(enumerate(host.chosen_states()))
     if facts.processes_here == 1 or not gpus:
         return gpus
-    own = facts.local_rank % len(gpus)
-    return {own: gpus[own]}
+    gpu_index = facts.local_rank % len(gpus)
+    return {gpu_index: gpus[gpu_index]}
 
 
 def meanwhile(host: Host, gpu: GpuState) -> GpuState:
     """The GPU as it is by now; the memory in use stays that of the first look, as what came since is our own."""
-    now = next((each for each in used_gpus(host, afresh=True) if each.index == gpu.index), gpu)
-    return replace(now, used_bytes=gpu.used_bytes)
+    current = next((gpu_now for gpu_now in used_gpus(host, afresh=True) if gpu_now.index == gpu.index), gpu)
+    return replace(current, used_bytes=gpu.used_bytes)
 
 
 def each(
     gpus: Sequence[GpuState], judge: Callable[[GpuState], Finding | None], *, fine: str, **measured: float
 ) -> list[Finding]:
     """The findings of the GPUs that have one; where none has, one that all is well."""
-    found = [finding for finding in map(judge, gpus) if finding]
-    return found or [ok(fine, **measured)]
+    findings = [finding for finding in map(judge, gpus) if finding]
+    return findings or [ok(fine, **measured)]
 
 
 def on_host(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
@@ -48,6 +48,8 @@ def on_host(findings: Sequence[Finding], facts: Facts) -> list[Finding]:
     if not facts.in_container:
         return list(findings)
     return [
-        replace(each, remedy=f"ssh HOST {shlex.quote(each.remedy)}") if each.remedy.startswith("sudo ") else each
-        for each in findings
+        replace(finding, remedy=f"ssh HOST {shlex.quote(finding.remedy)}")
+        if finding.remedy.startswith("sudo ")
+        else finding
+        for finding in findings
     ]

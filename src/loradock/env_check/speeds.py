@@ -20,7 +20,7 @@ def medians(works: Mapping[str, Callable[[], object]], *, settle: Callable[[], o
 
     `settle` waits until the device has done what it was given.
     """
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    rates: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     settle()
@@ -29,8 +29,8 @@ def medians(works: Mapping[str, Callable[[], object]], *, settle: Callable[[], o
             began = time.perf_counter()
             work()
             settle()
-            taken[name].append(time.perf_counter() - began)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+            rates[name].append(time.perf_counter() - began)
+    return {name: statistics.median(seconds) for name, seconds in rates.items()}
 
 
 def judge(

@@ -31,8 +31,8 @@ def write(file: Path, content: bytes | memoryview) -> str:
     if len(content) < HASHED_BESIDE_BYTES:
         _write(file, content)
         return _sha256(content)
-    with ThreadPoolExecutor(max_workers=1) as beside:
-        digest = beside.submit(_sha256, content)
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        digest = pool.submit(_sha256, content)
         _write(file, content)
         return digest.result()
 
@@ -45,9 +45,9 @@ def _write(file: Path, content: bytes | memoryview) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
-            rest = memoryview(content)
-            while rest:
-                rest = rest[os.write(descriptor, rest) :]
+            remaining = memoryview(content)
+            while remaining:
+                remaining = remaining[os.write(descriptor, remaining) :]
             os.fsync(descriptor)
         finally:
             os.close(descriptor)

@@ -61,9 +61,9 @@ def reading(
     except Exception as error:
         if failed := of_system(error):
             raise unreadable(failed, failed.filename or file) from error
-        words = said(error)
+        message = said(error)
         remedy = f"{hint} {OURS}" if isinstance(error, AttributeError) else hint
-        raise ModelError(f"{file} {what}: {words}", hint=remedy, problems=suspects(words)) from error
+        raise ModelError(f"{file} {what}: {message}", hint=remedy, problems=suspects(message)) from error
     except BaseException as error:
         if not is_panic(error):
             raise

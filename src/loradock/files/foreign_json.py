@@ -43,7 +43,7 @@ def read(file: Path, *, most_bytes: int = regular.MOST_BYTES) -> Any:
 def _is_deep(content: Any) -> bool:
     level = [content]
     for _ in range(MOST_DEPTH):
-        level = [inner for each in level for inner in _held(each)]
+        level = [inner for value in level for inner in _held(value)]
         if not level:
             return False
     return True

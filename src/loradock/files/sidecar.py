@@ -41,6 +41,6 @@ def wrong(error: ValidationError, file: Path, *below: str) -> tuple[Problem, ...
 
 
 def _wrong(error: ValidationError, file: Path, below: tuple[str, ...]) -> Iterator[Problem]:
-    for each in error.errors(include_url=False, include_input=False):
-        field = ".".join(str(part)[:SHOWN_CHARACTERS] for part in (*below, *each["loc"]))
-        yield Problem(what=f"{field}: {each['msg']}" if field else each["msg"], file=str(file))
+    for problem in error.errors(include_url=False, include_input=False):
+        field = ".".join(str(part)[:SHOWN_CHARACTERS] for part in (*below, *problem["loc"]))
+        yield Problem(what=f"{field}: {problem['msg']}" if field else problem["msg"], file=str(file))

@@ -90,10 +90,10 @@ def in_cache(directory: Path) -> Iterator[Path]:
         # Another is begun where a sweep comes upon this one before it is locked.
         with contextlib.ExitStack() as around:
             try:
-                held = around.enter_context((place / LOCK).open("wb"))
+                lock_stream = around.enter_context((place / LOCK).open("wb"))
             except FileNotFoundError:
                 continue
-            if lock.take(held.fileno()) is False or not os.fstat(held.fileno()).st_nlink:
+            if lock.take(lock_stream.fileno()) is False or not os.fstat(lock_stream.fileno()).st_nlink:
                 continue
             try:
                 yield place
@@ -181,17 +181,17 @@ def _sweep(directory: Path) -> None:
     for place in directory.glob(f"{STAGE}*"):
         with contextlib.suppress(OSError):
             place.rmdir()  # it has no lock yet, or none any more
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as held:
-            if _is_left(place, held):
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            if _is_left(place, stack):
                 shutil.rmtree(place, ignore_errors=True)
 
 
-def _is_left(place: Path, held: contextlib.ExitStack) -> bool:
+def _is_left(place: Path, stack: contextlib.ExitStack) -> bool:
     """Whether nobody writes there any more; its lock is kept, so that nobody begins to until it is removed."""
     with contextlib.suppress(OSError):
         file = place / LOCK
         if stat.S_ISREG(file.lstat().st_mode):
-            taken = lock.take(held.enter_context(file.open("rb")).fileno())
-            if taken is not None:
-                return taken
+            is_free = lock.take(stack.enter_context(file.open("rb")).fileno())
+            if is_free is not None:
+                return is_free
     return time.time() - place.stat().st_mtime > STALE_SECONDS

@@ -50,14 +50,14 @@ class Builds(Machine):
 
     def release_of(self, program: str) -> str | None:
         """The CUDA release that one of its programs says it is of, as 12.8; None where it does not run."""
-        found = RELEASE.search(self.output_of([program, "--version"]) or "")
-        return found and found[1]
+        match = RELEASE.search(self.output_of([program, "--version"]) or "")
+        return match and match[1]
 
     def python_run(self, program: str, arguments: Sequence[str], *, timeout_seconds: float) -> PythonRun:
         """Run a program in a new process of this Python; what it printed, also where it died or took too long."""
-        with tempfile.TemporaryFile() as said:
+        with tempfile.TemporaryFile() as output:
             command = python.command("-c", program, *arguments)
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.DEVNULL)
 
             def has_ended(seconds: float) -> bool:
                 with contextlib.suppress(subprocess.TimeoutExpired):
@@ -70,5 +70,5 @@ class Builds(Machine):
                 code = process.poll()
                 process.kill()
                 process.wait()
-            said.seek(0)
-            return PythonRun(exit_code=code, lines=tuple(said.read().decode(errors="replace").splitlines()))
+            output.seek(0)
+            return PythonRun(exit_code=code, lines=tuple(output.read().decode(errors="replace").splitlines()))

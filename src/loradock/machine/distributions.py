@@ -37,7 +37,12 @@ class Distributions(Machine):
     def distributions(self) -> tuple[Distribution, ...]:
         """Every dist-info folder of the site-packages, by name; 169 of them take 10 ms."""
         folders = (str(folder) for folder in self.site_packages().glob("*.dist-info"))
-        return tuple(sorted((_distribution(folder) for folder in folders), key=lambda each: (each.name, each.folder)))
+        return tuple(
+            sorted(
+                (_distribution(folder) for folder in folders),
+                key=lambda distribution: (distribution.name, distribution.folder),
+            )
+        )
 
     def requirements_of(self, distribution: Distribution) -> tuple[str, ...]:
         """What a distribution says it requires, as written (PEP 508)."""
@@ -67,8 +72,8 @@ class Distributions(Machine):
 
     def starters(self) -> dict[str, str]:
         """{module: file} of what this Python ran on its own accord when it started."""
-        found = {name: getattr(sys.modules.get(name), "__file__", None) for name in STARTERS}
-        return {name: file for name, file in found.items() if file}
+        files = {name: getattr(sys.modules.get(name), "__file__", None) for name in STARTERS}
+        return {name: file for name, file in files.items() if file}
 
 
 def _distribution(folder: str) -> Distribution:

@@ -45,10 +45,12 @@ def _read(stream: BinaryIO, path: Path) -> SharedObject | None:
     entries = list(_entries(stream.read(dynamic[1])))
     names = next((value for tag, value in entries if tag == DT_STRTAB), 0)
     loaded = [segment for segment in segments if segment[0] == PT_LOAD]
-    start = next((each[2] + names - each[3] for each in loaded if each[3] <= names < each[3] + each[5]), names)
+    start = next(
+        (segment[2] + names - segment[3] for segment in loaded if segment[3] <= names < segment[3] + segment[5]), names
+    )
 
-    def texts(wanted: int) -> tuple[str, ...]:
-        return tuple(_name(stream, start + value) for tag, value in entries if tag == wanted)
+    def texts(kind: int) -> tuple[str, ...]:
+        return tuple(_name(stream, start + value) for tag, value in entries if tag == kind)
 
     return SharedObject(
         path=str(path),

@@ -30,7 +30,7 @@ class Folders(Machine):
 
     def nearest(self, path: Path) -> Path:
         """The path itself where it exists, else the nearest of its parents that does."""
-        return next(each for each in (path, *path.parents) if os.path.lexists(each))
+        return next(parent for parent in (path, *path.parents) if os.path.lexists(parent))
 
     def names(self, folder: str) -> tuple[str, ...]:
         """The names in a folder, sorted; () where it is missing or may not be read."""
@@ -49,8 +49,8 @@ class Folders(Machine):
 
     def scratch_folders(self) -> tuple[Path, ...]:
         """Where temporary files may go, in the order in which Python's `tempfile` tries one after another."""
-        named = [self.environ.get(name) for name in SCRATCH_VARIABLES]
-        return tuple(Path(os.path.abspath(each)) for each in (*named, *SCRATCH_FOLDERS) if each)
+        folders = [self.environ.get(name) for name in SCRATCH_VARIABLES]
+        return tuple(Path(os.path.abspath(folder)) for folder in (*folders, *SCRATCH_FOLDERS) if folder)
 
     def takes_files(self, folder: Path) -> bool:
         """True where a temporary file can be made and written; it leaves nothing behind."""
@@ -76,14 +76,14 @@ class Folders(Machine):
     def space(self, folder: Path) -> Space | None:
         """What is free in an existing folder; None where it may not be asked."""
         try:
-            seen, device = os.statvfs(folder), os.stat(folder).st_dev
+            status, device = os.statvfs(folder), os.stat(folder).st_dev
         except OSError:
             return None
         return Space(
             device=device,
-            free_bytes=seen.f_bavail * seen.f_frsize,
-            total_bytes=seen.f_blocks * seen.f_frsize,
-            free_inodes=seen.f_favail if seen.f_files else None,
+            free_bytes=status.f_bavail * status.f_frsize,
+            total_bytes=status.f_blocks * status.f_frsize,
+            free_inodes=status.f_favail if status.f_files else None,
         )
 
     def mount(self, path: Path) -> Mount | None:
@@ -141,8 +141,8 @@ def _remove_stale(folder: Path) -> None:
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             if entry.name.startswith(PROBE_PREFIX) and entry.is_dir(follow_symlinks=False):
-                seen = entry.stat(follow_symlinks=False)
-                if seen.st_uid == os.geteuid() and seen.st_mtime < time.time() - STALE_SECONDS:
+                status = entry.stat(follow_symlinks=False)
+                if status.st_uid == os.geteuid() and status.st_mtime < time.time() - STALE_SECONDS:
                     shutil.rmtree(entry.path, ignore_errors=True)
 
 
@@ -170,21 +170,23 @@ def _map_executable(number: int) -> None:
 
 def mounts(text: str) -> tuple[Mount, ...]:
     """The mounts that a /proc/PID/mountinfo lists, in its order."""
-    found: list[Mount] = []
+    mounts_found: list[Mount] = []
     for line in text.splitlines():
-        before, _, after = line.partition(" - ")
-        fields, rest = before.split(" "), after.split(" ")
-        if len(fields) > 5 and len(rest) > 2:
-            options = dict.fromkeys([*fields[5].split(","), *rest[2].split(",")])
-            found.append(Mount(point=_plain(fields[4]), kind=rest[0], source=_plain(rest[1]), options=tuple(options)))
-    return tuple(found)
+        head, _, tail = line.partition(" - ")
+        fields, right = head.split(" "), tail.split(" ")
+        if len(fields) > 5 and len(right) > 2:
+            options = dict.fromkeys([*fields[5].split(","), *right[2].split(",")])
+            mounts_found.append(
+                Mount(point=_plain(fields[4]), kind=right[0], source=_plain(right[1]), options=tuple(options))
+            )
+    return tuple(mounts_found)
 
 
 def holding(listed: tuple[Mount, ...], path: str) -> Mount | None:
     """The mount with the longest point above the path; of several on one point the last covers the others."""
-    above = [each for each in listed if f"{path}/".startswith(f"{each.point.rstrip('/')}/")]
-    longest = max((len(each.point) for each in above), default=0)
-    return next((each for each in reversed(above) if len(each.point) == longest), None)
+    above = [mount for mount in listed if f"{path}/".startswith(f"{mount.point.rstrip('/')}/")]
+    longest = max((len(mount.point) for mount in above), default=0)
+    return next((mount for mount in reversed(above) if len(mount.point) == longest), None)
 
 
 def _plain(text: str) -> str:

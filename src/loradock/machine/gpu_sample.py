@@ -39,7 +39,7 @@ class GpuSampler:
         """
         nvml, ask = self.nvml, self.ask
         rates, memory = ask("UtilizationRates"), ask("MemoryInfo")
-        found = {
+        sample = {
             "utilization": None if rates is None else rates.gpu / 100,
             "card_used_bytes": None if memory is None else int(memory.used),
             "card_total_bytes": None if memory is None else int(memory.total),
@@ -48,7 +48,7 @@ class GpuSampler:
             "sm_mhz": ask("ClockInfo", nvml.NVML_CLOCK_SM),
             "slowdowns": slowdowns_of(ask),
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in sample.items() if value is not None}
 
     def close(self) -> None:
         """Let go of NVML."""

@@ -94,8 +94,8 @@ def _bus(ask: Asker) -> str | None:
     if info is None:
         return None
     text = info.busId.decode() if isinstance(info.busId, bytes) else info.busId
-    domain, _, rest = text.lower().partition(":")
-    return f"{domain[-4:]}:{rest}"
+    domain, _, address = text.lower().partition(":")
+    return f"{domain[-4:]}:{address}"
 
 
 def _capability(ask: Asker) -> tuple[int, int] | None:
@@ -112,14 +112,14 @@ def _used(ask: Asker, used_bytes: int) -> int:
 
 def _processes(ask: Asker) -> tuple[GpuProcess, ...]:
     """By the versioned questions: the plain ones raise what is not an NVMLError on a driver older than the package."""
-    found = [
+    processes = [
         process
         for kind in ("Compute", "Graphics")
         for process in ask(f"{kind}RunningProcesses_v3") or ask(f"{kind}RunningProcesses_v2") or ()
     ]
     return tuple(
-        GpuProcess(pid=pid, used_bytes=used)
-        for pid, used in sorted({each.pid: each.usedGpuMemory for each in found}.items())
+        GpuProcess(pid=pid, used_bytes=used_bytes)
+        for pid, used_bytes in sorted({process.pid: process.usedGpuMemory for process in processes}.items())
     )
 
 
@@ -133,7 +133,7 @@ def slowdowns_of(ask: Asker) -> tuple[str, ...] | None:
 
 def _nvlinks(ask: Asker) -> tuple[bool, ...]:
     states = (ask("NvLinkState", link) for link in range(ask.nvml.NVML_NVLINK_MAX_LINKS))
-    return tuple(bool(each) for each in states if each is not None)
+    return tuple(bool(link) for link in states if link is not None)
 
 
 def _partitions(ask: Asker) -> dict[str, Any]:

@@ -55,8 +55,8 @@ class Gpus(Machine):
         states, _ = self.nvml()
         units = [unit for unit in _units(states, shared_bytes=self.memory_bytes()) if not unit.state.failure]
         positions = visible([(unit.number, unit.uuid) for unit in units], self.environ.get(VISIBLE))
-        whole = [units[position] for position in positions if units[position].gpu]
-        return [unit for unit in whole if unit.gpu and " MIG " in unit.gpu.name][:1] or whole
+        chosen = [units[position] for position in positions if units[position].gpu]
+        return [unit for unit in chosen if unit.gpu and " MIG " in unit.gpu.name][:1] or chosen
 
     def gpu_states(self, *, afresh: bool = False) -> tuple[GpuState, ...]:
         """Every GPU that NVML shows, in the order of the PCI bus; asked once a process unless `afresh`."""
@@ -96,29 +96,29 @@ class Gpus(Machine):
         return tuple(lines)
 
 
-def visible(names: Sequence[tuple[str, str]], wanted: str | None) -> list[int]:
+def visible(names: Sequence[tuple[str, str]], variable: str | None) -> list[int]:
     """Positions of the GPUs that CUDA_VISIBLE_DEVICES leaves, in its order.
 
     `names` holds each GPU's number and UUID. As in CUDA, an entry is a number or the beginning of a UUID, the first
     entry that names no GPU ends the list, and one that names a GPU again leaves none at all.
     """
-    if wanted is None:
+    if variable is None:
         return list(range(len(names)))
-    found: list[int] = []
-    for entry in (part.strip() for part in wanted.split(",")):
+    positions: list[int] = []
+    for entry in (part.strip() for part in variable.split(",")):
         match = [i for i, (number, uuid) in enumerate(names) if entry and (entry == number or uuid.startswith(entry))]
         if not match:
             break
-        found.append(match[0])
-    return found if len(set(found)) == len(found) else []
+        positions.append(match[0])
+    return positions if len(set(positions)) == len(positions) else []
 
 
 def seen_through(states: Sequence[GpuState], environ: Mapping[str, str]) -> tuple[GpuState, ...]:
     """The states, with `is_visible` as this environment has it."""
     units = _units(states, shared_bytes=0)
-    left = visible([(unit.number, unit.uuid) for unit in units], environ.get(VISIBLE))
-    indexes = {units[position].state.index for position in left}
-    return tuple(replace(each, is_visible=each.index in indexes) for each in states)
+    visible_units = visible([(unit.number, unit.uuid) for unit in units], environ.get(VISIBLE))
+    indexes = {units[position].state.index for position in visible_units}
+    return tuple(replace(state, is_visible=state.index in indexes) for state in states)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -140,9 +140,9 @@ def _units(states: Sequence[GpuState], *, shared_bytes: int) -> list[Unit]:
     for place, state in enumerate(state for state in states if state.is_permitted):
         number = str(place)
         if state.mig_instances and state.capability:
-            for each in state.mig_instances:
-                gpu = Gpu(name=each.name, memory_bytes=each.memory_bytes, capability=state.capability)
-                units.append(Unit(number=number, state=state, uuid=each.uuid, gpu=gpu))
+            for instance in state.mig_instances:
+                gpu = Gpu(name=instance.name, memory_bytes=instance.memory_bytes, capability=state.capability)
+                units.append(Unit(number=number, state=state, uuid=instance.uuid, gpu=gpu))
         else:
             units.append(Unit(number=number, state=state, uuid=state.uuid or "?", gpu=_whole(state, shared_bytes)))
     return units
@@ -152,8 +152,8 @@ def _whole(state: GpuState, shared_bytes: int) -> Gpu | None:
     if state.is_mig or state.name is None or state.capability is None:
         return None
     memory = shared_bytes if state.memory_bytes is None else state.memory_bytes
-    taken = 0 if state.memory_bytes is None else state.used_bytes or 0
-    return Gpu(name=state.name, memory_bytes=memory, capability=state.capability, taken_bytes=taken)
+    used_bytes = 0 if state.memory_bytes is None else state.used_bytes or 0
+    return Gpu(name=state.name, memory_bytes=memory, capability=state.capability, taken_bytes=used_bytes)
 
 
 @functools.lru_cache(maxsize=1)
@@ -189,10 +189,10 @@ def _told(question: Callable[[], Any]) -> Any:
 
 @functools.lru_cache(maxsize=1)
 def _driver() -> DriverState:
-    _, told = _asked()
+    _, version = _asked()
     cuda, failure, library = _cuda_library()
     return replace(
-        told,
+        version,
         cuda=cuda,
         cuda_failure=failure,
         cuda_library=library,
@@ -204,8 +204,8 @@ def _driver() -> DriverState:
 
 def module_version(text: str) -> str | None:
     """The version of the kernel module in the text of /proc/driver/nvidia/version."""
-    found = MODULE.search(text)
-    return found[1] if found else None
+    match = MODULE.search(text)
+    return match[1] if match else None
 
 
 def _cuda_library() -> tuple[int | None, str | None, str | None]:

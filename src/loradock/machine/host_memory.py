@@ -18,16 +18,16 @@ def taken() -> Iterator[dict[str, int]]:
 
     Where the peak cannot be set back, it is that of the process until then.
     """
-    found: dict[str, int] = {}
+    memory: dict[str, int] = {}
     with suppress(OSError):  # some containers have it read-only
         CLEAR.write_text(RESET_PEAK)
-    before = resident_bytes().get("VmRSS")
+    resident = resident_bytes().get("VmRSS")
     try:
-        yield found
+        yield memory
     finally:
-        now = resident_bytes()
-        if before is not None and now:
-            found |= {"before_bytes": before, "after_bytes": now["VmRSS"], "peak_bytes": now["VmHWM"]}
+        current = resident_bytes()
+        if resident is not None and current:
+            memory |= {"before_bytes": resident, "after_bytes": current["VmRSS"], "peak_bytes": current["VmHWM"]}
 
 
 def resident_bytes() -> dict[str, int]:

@@ -39,8 +39,8 @@ class Hub(Machine):
         """Bytes that this user may still write where a path lies or would come to lie."""
         while not os.path.isdir(path):
             path = os.path.dirname(path) or "/"
-        found = os.statvfs(path)
-        return found.f_bavail * found.f_frsize
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
 
 
 @lru_cache(maxsize=16)

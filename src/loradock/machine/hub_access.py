@@ -60,15 +60,15 @@ def away(environ: Mapping[str, str] = os.environ) -> str | None:
     import httpx
 
     address = environ.get(ENDPOINT) or PUBLIC
-    named = redact.without(address, {})
+    place = redact.without(address, {})
     seconds = float(environ.get(TIMEOUTS[0]) or ANSWER_SECONDS)
     try:
         httpx.head(address, timeout=seconds)
     except httpx.TimeoutException:
-        return f"{named} has not answered for {seconds:g} s"
+        return f"{place} has not answered for {seconds:g} s"
     except httpx.HTTPError as error:
         by = next((f", by {name}" for name in PROXIES if value(environ, name)), "")
-        return f"{named} cannot be reached{by}: {said(error)}"
+        return f"{place} cannot be reached{by}: {said(error)}"
     return None
 
 
@@ -91,14 +91,14 @@ def check(environ: Mapping[str, str]) -> None:
 def wrong(environ: Mapping[str, str]) -> Iterator[Problem]:
     """What is wrong with each variable; values are shown unless they may hold a secret."""
     if (address := environ.get(ENDPOINT)) and not is_address(address, schemes=("http", "https")):
-        named = redact.without(address, {})
-        hint = f"export {ENDPOINT}=https://{named.rpartition('://')[2]}, or unset {ENDPOINT}"
-        yield Problem(what=f"{ENDPOINT}={named} is not an address that begins with http:// or https://", hint=hint)
+        place = redact.without(address, {})
+        hint = f"export {ENDPOINT}=https://{place.rpartition('://')[2]}, or unset {ENDPOINT}"
+        yield Problem(what=f"{ENDPOINT}={place} is not an address that begins with http:// or https://", hint=hint)
     yield from wrong_certificates(environ)
     yield from wrong_proxies(environ)
     for name in TIMEOUTS:
-        if (given := environ.get(name)) and not given.isdecimal():
-            what = f"{name}={given} is not a whole number of seconds"
+        if (text := environ.get(name)) and not text.isdecimal():
+            what = f"{name}={text} is not a whole number of seconds"
             yield Problem(what=what, hint=f"export {name}={ANSWER_SECONDS:.0f}, or unset {name}")
     for name in TOKENS:
         token = environ.get(name, "").strip()
@@ -112,7 +112,7 @@ def wrong_certificates(environ: Mapping[str, str]) -> Iterator[Problem]:
         if (file := environ.get(name)) and (why := unusable(Path(file))):
             yield Problem(what=f"{name}={file}: {why}", hint=f"unset {name}, or name a file of PEM certificates")
     folder = environ.get(CERTIFICATE_FOLDER)
-    if folder and not any(Path(each).is_dir() for each in folder.split(os.pathsep)):
+    if folder and not any(Path(name).is_dir() for name in folder.split(os.pathsep)):
         what = f"{CERTIFICATE_FOLDER}={folder}: there is no such directory"
         yield Problem(what=what, hint=f"unset {CERTIFICATE_FOLDER}")
 
@@ -120,11 +120,13 @@ def wrong_certificates(environ: Mapping[str, str]) -> Iterator[Problem]:
 def wrong_proxies(environ: Mapping[str, str]) -> Iterator[Problem]:
     """Proxies that no address names, or that a package is missing for."""
     for name in PROXIES:
-        given = value(environ, name)
-        if given and not is_address(given if "://" in given else f"http://{given}", schemes=("http", "https", *SOCKS)):
+        setting = value(environ, name)
+        if setting and not is_address(
+            setting if "://" in setting else f"http://{setting}", schemes=("http", "https", *SOCKS)
+        ):
             what = f"{name} is not the address of a proxy"
             yield Problem(what=what, hint=f"export {name}=http://HOST:PORT, or unset {name}")
-        elif given and given.startswith(SOCKS) and importlib.util.find_spec("socksio") is None:
+        elif setting and setting.startswith(SOCKS) and importlib.util.find_spec("socksio") is None:
             what = f"{name} names a SOCKS proxy, and the package socksio is not installed"
             yield Problem(what=what, hint=f"pip install socksio, or export {name}=http://HOST:PORT")
 

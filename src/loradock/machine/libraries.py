@@ -44,11 +44,11 @@ class Libraries(Machine):
     def system_libraries(self) -> dict[str, str]:
         """{soname: path} of what the linker finds without being told where: its cache, then its default folders."""
         cache = self.output_of([LDCONFIG, "-p"]) or ""
-        found = {name: path for name, kind, path in reversed(CACHED.findall(cache)) if "64" in kind}
+        libraries = {name: path for name, kind, path in reversed(CACHED.findall(cache)) if "64" in kind}
         for folder in DEFAULT_FOLDERS:
             for name in self.libraries_in(folder):
-                found.setdefault(name, f"{folder}/{name}")
-        return found
+                libraries.setdefault(name, f"{folder}/{name}")
+        return libraries
 
     def loaded_libraries(self) -> tuple[str, ...]:
         """Paths of the shared libraries that this process has mapped."""
@@ -75,8 +75,8 @@ class Libraries(Machine):
             content = Path(path).read_bytes()
         except OSError:
             return {}
-        found: dict[str, tuple[int, ...]] = {}
+        newest: dict[str, tuple[int, ...]] = {}
         for prefix in prefixes:
             texts = re.findall(rb"\0" + prefix.encode() + rb"(\d+(?:\.\d+)+)(?=\0)", content)
-            found[prefix] = max((tuple(map(int, text.split(b"."))) for text in texts), default=())
-        return found
+            newest[prefix] = max((tuple(map(int, text.split(b"."))) for text in texts), default=())
+        return newest

@@ -74,10 +74,10 @@ class Machine:
     def output_of(self, command: Sequence[str], *, timeout_seconds: float = 5.0) -> str | None:
         """What a command prints, stripped; None where it is missing, fails or takes too long."""
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=True)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=timeout_seconds, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     def machine(self) -> str:
         """The architecture, as in x86_64."""
@@ -143,7 +143,7 @@ class Machine:
         texts = [self.read_text(f"{folder}/cpu.max") or "" for folder in self._cgroups("", "/sys/fs/cgroup")]
         numbers = [
             *(f"{quota} {period or 100_000}".split() for quota, period in pairs),
-            *(each.split() for each in texts),
+            *(text.split() for text in texts),
         ]
         return tuple(int(number[0]) / int(number[1]) for number in numbers if len(number) == 2 and number[0].isdigit())
 
@@ -152,8 +152,10 @@ class Machine:
         for line in (self.read_text("/proc/self/cgroup") or "").splitlines():
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(","):
-                own = Path(path.lstrip("/"))
-                return [str(Path(root, each)) for each in (own, *own.parents) if ".." not in own.parts] or [root]
+                folder = Path(path.lstrip("/"))
+                return [
+                    str(Path(root, parent)) for parent in (folder, *folder.parents) if ".." not in folder.parts
+                ] or [root]
         return [root]
 
     def process_one(self) -> ProcessOne | None:
@@ -175,9 +177,9 @@ class Machine:
         if child == 0:
             _leave_an_orphan(writing)
         os.close(writing)
-        with os.fdopen(reading) as told:
+        with os.fdopen(reading) as reader:
             os.waitpid(child, 0)
-            orphan = int(told.read() or 0)
+            orphan = int(reader.read() or 0)
         deadline = time.monotonic() + timeout_seconds
         while time.monotonic() < deadline:
             with contextlib.suppress(PermissionError):

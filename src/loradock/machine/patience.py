@@ -21,8 +21,8 @@ def answers(has_answered: Callable[[float], bool], *, pid: int | None, left: flo
         seconds = min(TICK_SECONDS, left)
         if has_answered(seconds):
             return True
-        before, read = read, bytes_read(pid)
-        if read - before < BUSY_BYTES:
+        progress, read = read, bytes_read(pid)
+        if read - progress < BUSY_BYTES:
             left -= seconds
     return has_answered(0)
 

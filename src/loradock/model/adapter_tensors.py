@@ -57,12 +57,12 @@ def fit_rows(model: Any, shapes: Mapping[str, tuple[int, ...]], *, adapter: Path
 
     `shapes`: of the file's tensors by key. ModelError where embedding and head are of different lengths.
     """
-    wanted = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
-    names = {f"{name}.weight" for name, module in model.named_modules() if id(module) in wanted}
+    ends = {id(model.get_input_embeddings()), id(model.get_output_embeddings())}
+    names = {f"{name}.weight" for name, module in model.named_modules() if id(module) in ends}
     rows = {original(key): shape[0] for key, shape in shapes.items() if shape and original(key) in names}
     if len(set(rows.values())) > 1:
-        told = ", ".join(f"{name} {count:,} rows" for name, count in sorted(rows.items()))
-        raise ModelError(f"embedding and head of {adapter} are of different lengths: {told}", hint=HINT)
+        counts = ", ".join(f"{name} {count:,} rows" for name, count in sorted(rows.items()))
+        raise ModelError(f"embedding and head of {adapter} are of different lengths: {counts}", hint=HINT)
     if not rows or (count := next(iter(rows.values()))) == model.get_input_embeddings().weight.shape[0]:
         return frozenset()
     model.resize_token_embeddings(count, mean_resizing=False)
@@ -79,37 +79,39 @@ def read(
     """
     from peft import get_peft_model_state_dict
 
-    named = dict(layered.named_parameters(remove_duplicate=False))
-    trained = get_peft_model_state_dict(layered, state_dict=named, save_embedding_layers=False)
+    parameters = dict(layered.named_parameters(remove_duplicate=False))
+    trained = get_peft_model_state_dict(layered, state_dict=parameters, save_embedding_layers=False)
     if missing := [key for key in trained if key not in keys]:
         raise _missing(missing, adapter=adapter, base=base)
-    key_of = {id(each): key for key, each in trained.items()}
-    whole = {
-        original(name): key_of[id(each)]
-        for name, each in named.items()
-        if id(each) in key_of and ".lora_" not in name and TRAINED_ROWS not in name
+    key_of = {id(tensor): key for key, tensor in trained.items()}
+    unquantised_parts = {
+        original(name): key_of[id(parameter)]
+        for name, parameter in parameters.items()
+        if id(parameter) in key_of and ".lora_" not in name and TRAINED_ROWS not in name
     }
-    names = {original(name) for name in named}
+    names = {original(name) for name in parameters}
     modules = {name for name, _ in layered.named_modules()}
     absent = beside(layered, keys)
-    used = {*trained, *absent}
-    own = {key: original(key) for key in keys if key not in used and not _is_repeated(key, keys, modules)}
-    if left := sorted(key for key, name in own.items() if name not in names):
+    accounted = {*trained, *absent}
+    own_names = {key: original(key) for key in keys if key not in accounted and not _is_repeated(key, keys, modules)}
+    if leftover := sorted(key for key, name in own_names.items() if name not in names):
         raise ModelError(
-            f"{len(left)} tensors of {adapter / WEIGHTS} belong to nothing in {base}, first {left[0]}",
+            f"{len(leftover)} tensors of {adapter / WEIGHTS} belong to nothing in {base}, first {leftover[0]}",
             hint="is the adapter of this base? loradock reads LoRA, DoRA, whole modules, biases and single tokens",
         )
-    own_key = {name: key for key, name in own.items()}
+    own_key = {name: key for key, name in own_names.items()}
     for group in tied(layered):
-        given = next((own_key[name] for name in sorted(group) if name in own_key), None)
-        whole |= {name: own_key.get(name, given) for name in group if given and name not in whole}
-    whole = own_key | whole
-    if lost := sorted(set(filled) - whole.keys()):
+        shared_key = next((own_key[name] for name in sorted(group) if name in own_key), None)
+        unquantised_parts |= {
+            name: own_key.get(name, shared_key) for name in group if shared_key and name not in unquantised_parts
+        }
+    unquantised_parts = own_key | unquantised_parts
+    if lost := sorted(set(filled) - unquantised_parts.keys()):
         raise ModelError(
             f"{adapter / WEIGHTS} has another vocabulary than {base}, and no {lost[0]}, whose new rows are lost",
             hint="save it again where it was trained: model.save_pretrained(DIR, save_embedding_layers=True)",
         )
-    return AdapterTensors(trained=trained, whole=whole, beside=absent)
+    return AdapterTensors(trained=trained, whole=unquantised_parts, beside=absent)
 
 
 def beside(layered: Any, keys: Iterable[str]) -> tuple[str, ...]:
@@ -132,19 +134,19 @@ def changing(file: Path, keys: Iterable[str]) -> tuple[str, ...]:
 
 def passed_over(layered: Any, adapter: Path) -> str | None:
     """What to say of an adapter's tensors that answers do not come from; None where all of them are used."""
-    found = beside(layered, shapes_of(adapter))
-    if not found:
+    keys = beside(layered, shapes_of(adapter))
+    if not keys:
         return None
-    trained = len(changing(adapter / WEIGHTS, found))
+    trained = len(changing(adapter / WEIGHTS, keys))
     how = f"{trained} of them trained" if trained else "none of them trained"
-    return f"{len(found)} tensors of {adapter / WEIGHTS} are passed over ({how}): {NO_TEXT}"
+    return f"{len(keys)} tensors of {adapter / WEIGHTS} are passed over ({how}): {NO_TEXT}"
 
 
 def tied(model: Any) -> tuple[frozenset[str], ...]:
     """Groups of the base's names that are one parameter."""
     groups: dict[int, set[str]] = {}
-    for name, each in model.named_parameters(remove_duplicate=False):
-        groups.setdefault(id(each), set()).add(original(name))
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        groups.setdefault(id(parameter), set()).add(original(name))
     return tuple(frozenset(group) for group in groups.values() if len(group) > 1)
 
 

@@ -67,29 +67,29 @@ def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> str | list[st
 
     The published class has those parts, whose layers have the same names (q_proj of a vision tower).
     """
-    asked = config.lora.targets
+    setting = config.lora.targets
     linears = linear_shapes(model)
-    chosen = resolve_targets(asked, linears, model)
+    targets = resolve_targets(setting, linears, model)
     if not architecture.is_wrapper(base.config):
-        if not isinstance(asked, str):
-            return list(asked)
-        return asked if len(chosen) == len(linears) else list(chosen)
+        if not isinstance(setting, str):
+            return list(setting)
+        return setting if len(targets) == len(linears) else list(targets)
     part = f"{architecture.decoder_name(model)}."
-    kinds = sorted({name.rpartition(".")[2] for name in chosen if name.startswith(part)})
+    kinds = sorted({name.rpartition(".")[2] for name in targets if name.startswith(part)})
     # The kinds stand in the first and last parentheses: vLLM's `is_regex_target_modules` reads them there.
     pattern = rf"{re.escape(part)}.*\b({'|'.join(map(re.escape, kinds))})"
     meant = tuple(layer.name for layer in linears if re.fullmatch(pattern, layer.name))
-    return pattern if meant == chosen else list(chosen)
+    return pattern if meant == targets else list(targets)
 
 
-def refused_by_peft(told: str, *, kinds: Sequence[str], name: str) -> ModelError | None:
+def refused_by_peft(message: str, *, kinds: Sequence[str], name: str) -> ModelError | None:
     """What to say where peft's words name kinds of linear layer, those that are left as the remedy; else None."""
-    others = [kind for kind in kinds if f"'{kind}'" not in told]
-    if len(others) == len(kinds):
+    unsupported = [kind for kind in kinds if f"'{kind}'" not in message]
+    if len(unsupported) == len(kinds):
         return None
-    first = told.strip().splitlines()[0]
+    first = message.strip().splitlines()[0]
     return ModelError(
-        f"PEFT does not support an adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(others)}]"
+        f"PEFT does not support an adapter on {name}: {first}", hint=f"--set lora.targets=[{','.join(unsupported)}]"
     )
 
 
@@ -104,8 +104,8 @@ def tensors(model: Any) -> dict[str, Any]:
     FSDP's hooks put aside what a process has gathered. One that calls them alone, because it alone writes, gathers
     again in its next forward pass while the others continue without it.
     """
-    named = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    return {name: tensor.detach() for name, tensor in named}
+    tensors_by_name = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return {name: tensor.detach() for name, tensor in tensors_by_name}
 
 
 def state(model: Any) -> dict[str, Any]:
@@ -122,14 +122,16 @@ def restore(model: Any, weights: bytes) -> None:
     """
     from safetensors.torch import load
 
-    saved, own = load(weights), state(model)
-    shapes, wanted = ({name: each.shape for name, each in named.items()} for named in (saved, own))
-    if other := sorted(name for name in shapes.keys() | wanted.keys() if shapes.get(name) != wanted.get(name)):
+    saved, current = load(weights), state(model)
+    shapes, expected = (
+        {name: tensor.shape for name, tensor in tensors_by_name.items()} for tensors_by_name in (saved, current)
+    )
+    if differing := sorted(name for name in shapes.keys() | expected.keys() if shapes.get(name) != expected.get(name)):
         raise NoCheckpoint(
-            f"the checkpoint's adapter differs: {len(other)} tensors differ in name or shape, first {other[0]}",
+            f"the checkpoint's adapter differs: {len(differing)} tensors differ in name or shape, first {differing[0]}",
             hint="use --fresh or another --output to start a new run",
         )
-    for name, tensor in own.items():
+    for name, tensor in current.items():
         tensor.copy_(saved[name])
 
 

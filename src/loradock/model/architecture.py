@@ -47,9 +47,9 @@ def published(config: Any) -> Any:
     if not is_wrapper(config):
         return AutoModelForCausalLM._model_mapping.get(type(config), None)
     for name in getattr(config, "architectures", None) or ():
-        named = getattr(transformers, name, None)
-        if getattr(named, "config_class", None) is type(config) and hasattr(named, "generate"):
-            return named
+        model_class = getattr(transformers, name, None)
+        if getattr(model_class, "config_class", None) is type(config) and hasattr(model_class, "generate"):
+            return model_class
     autos = (AutoModelForImageTextToText, AutoModelForMultimodalLM, AutoModelForCausalLM)
     return next((auto._model_mapping[type(config)] for auto in autos if type(config) in auto._model_mapping), None)
 
@@ -80,18 +80,18 @@ def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: 
 
 def _of_text(config: Any, options: dict[str, Any]) -> dict[str, Any]:
     """The options, with the attention that was asked for meant of the language model: a tower may not have it."""
-    asked = options.get("attn_implementation")
-    if asked is None:
+    implementation = options.get("attn_implementation")
+    if implementation is None:
         return options
     text = config.get_text_config(decoder=True)
     key = next(key for key in config.sub_configs if getattr(config, key, None) is text)
-    return {**options, "attn_implementation": {key: asked}}
+    return {**options, "attn_implementation": {key: implementation}}
 
 
 def _published(config: Any) -> Any:
-    if (found := published(config)) is None:
+    if (model_class := published(config)) is None:
         raise ModelError(f"transformers builds no language model of {config.model_type}", hint=OTHER_CLASS)
-    return found
+    return model_class
 
 
 def language_model_of(published_class: Any) -> Any:
@@ -104,27 +104,27 @@ def language_model_of(published_class: Any) -> Any:
         super(language_model, self).__init__(*arguments, **options)
         leave_out(self)
 
-    own = {"__init__": __init__, "__module__": published_class.__module__}
-    language_model: Any = type(published_class.__name__, (published_class,), own)
+    members = {"__init__": __init__, "__module__": published_class.__module__}
+    language_model: Any = type(published_class.__name__, (published_class,), members)
     return language_model
 
 
 def leave_out(model: Any) -> None:
     """Put a stand-in into the place of every part that is neither decoder nor output head, nor holds one of them."""
-    kept = {id(model.get_decoder()), id(model.get_output_embeddings())}
-    for holder, key, part in list(_parts_beside(model, kept)):
+    ids = {id(model.get_decoder()), id(model.get_output_embeddings())}
+    for holder, key, part in list(_parts_beside(model, ids)):
         holder._modules[key] = _stand_in(part)
     unread = {rf"^{re.escape(part.name)}\." for part in left_out(model)}
     model._keys_to_ignore_on_load_unexpected = {*(model._keys_to_ignore_on_load_unexpected or ()), *unread}
 
 
-def _parts_beside(module: Any, kept: set[int]) -> Iterator[tuple[Any, str, Any]]:
+def _parts_beside(module: Any, ids: set[int]) -> Iterator[tuple[Any, str, Any]]:
     """(holder, key, part) of the highest modules in which none of `kept` lies."""
     for key, part in module.named_children():
-        if id(part) in kept:
+        if id(part) in ids:
             continue
-        if any(id(each) in kept for each in part.modules()):
-            yield from _parts_beside(part, kept)
+        if any(id(module) in ids for module in part.modules()):
+            yield from _parts_beside(part, ids)
         else:
             yield module, key, part
 

@@ -100,13 +100,13 @@ def out_of_range(path: str, value: Any, least: int, most: int) -> Iterator[str]:
     if value is None:
         return
     several: list[Any] = value if isinstance(value, list) and value else [value]
-    for each in several:
-        is_whole = isinstance(each, int) or (isinstance(each, float) and each.is_integer())
-        if isinstance(each, bool) or not is_whole:
-            yield f"{path} is {quoted(each)}, not a whole number"
+    for name in several:
+        is_whole = isinstance(name, int) or (isinstance(name, float) and name.is_integer())
+        if isinstance(name, bool) or not is_whole:
+            yield f"{path} is {quoted(name)}, not a whole number"
             return
-        if not least <= each <= most:
-            yield f"{path} is {quoted(each)}: it has to be from {least:,} to {most:,}"
+        if not least <= name <= most:
+            yield f"{path} is {quoted(name)}: it has to be from {least:,} to {most:,}"
             return
 
 
@@ -124,21 +124,21 @@ def no_share(path: str, value: Any) -> Iterator[str]:
         yield f"{path} is {quoted(value)}: it has to be from 0 to 1"
 
 
-def suspects(file: Path, words: str) -> list[Problem]:
+def suspects(file: Path, text: str) -> list[Problem]:
     """The fields of config.json whose values a library's words quote, or that are likely to be what it tripped on."""
     content = json_object(file)
-    found = [
+    values = [
         f"{path} is {quoted(value)}"
         for path, value in leaves(content)
-        if isinstance(value, str) and value and (f"'{value}'" in words or f'"{value}"' in words)
-        if path.rpartition(".")[2] != "model_type" or "model_type" in words or "model type" in words
+        if isinstance(value, str) and value and (f"'{value}'" in text or f'"{value}"' in text)
+        if path.rpartition(".")[2] != "model_type" or "model_type" in text or "model type" in text
     ]
     for name, holder in sections(content):
         pad, vocabulary = holder.get("pad_token_id"), holder.get("vocab_size")
         if isinstance(pad, int) and isinstance(vocabulary, int) and not -vocabulary <= pad < vocabulary:
             path = f"{name}.pad_token_id" if name else "pad_token_id"
-            found.append(f"{path} is {quoted(pad)}, and vocab_size {quoted(vocabulary)}")
-    return [Problem(what=what, file=str(file)) for what in found]
+            values.append(f"{path} is {quoted(pad)}, and vocab_size {quoted(vocabulary)}")
+    return [Problem(what=what, file=str(file)) for what in values]
 
 
 def quoted(value: Any) -> str:

@@ -30,15 +30,15 @@ def digest(files: Collection[Path]) -> str:
 def _digest(files: Collection[Path]) -> str:
     sizes_bytes = {file: file.stat().st_size for file in files}
     is_whole = sum(sizes_bytes.values()) <= WHOLE_BYTES
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for file in sorted(files):
         size = sizes_bytes[file]
-        found.update(f"{file.name}\0{size}\0".encode())
+        hasher.update(f"{file.name}\0{size}\0".encode())
         with regular.opened(file) as stream:
             for start in range(0, size, BLOCK_BYTES) if is_whole else spread(size):
                 stream.seek(start)
-                found.update(stream.read(BLOCK_BYTES))
-    return found.hexdigest()
+                hasher.update(stream.read(BLOCK_BYTES))
+    return hasher.hexdigest()
 
 
 def spread(size_bytes: int) -> Iterator[int]:

@@ -24,7 +24,7 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
     from bitsandbytes.nn import Linear4bit
 
     layers: list[tuple[str, Any]] = [
-        (name, each) for name, each in model.named_modules() if isinstance(each, Linear4bit)
+        (name, module) for name, module in model.named_modules() if isinstance(module, Linear4bit)
     ]
     wanted_bytes = dtype.itemsize * sum(module.weight.quant_state.shape.numel() for _, module in layers)
     if not layers or wanted_bytes > SHARE * free_bytes(model.device):
@@ -36,8 +36,8 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
         values = functional.dequantize_4bit(module.weight.data, state).to(dtype)
         dense.weight = torch.nn.Parameter(values, requires_grad=False)
         dense.bias = module.bias
-        parent, _, own = name.rpartition(".")
-        setattr(model.get_submodule(parent), own, dense)
+        parent, _, parent_name = name.rpartition(".")
+        setattr(model.get_submodule(parent), parent_name, dense)
     for mark in ("is_loaded_in_4bit", "is_quantized", "quantization_method", "hf_quantizer"):
         if hasattr(model, mark):
             delattr(model, mark)

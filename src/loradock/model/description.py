@@ -17,19 +17,19 @@ WIDTHS = ("hidden_size", "word_embed_proj_dim", "embedding_size")
 """What a text model's embeddings may be as wide as."""
 
 
-def describe(asked: ModelConfig) -> BaseModel:
+def describe(model_config: ModelConfig) -> BaseModel:
     """The model that the configuration names, of which only config.json has to be there, checked as `source.find` does.
 
     Of a hub model that is not in the cache the small files are fetched. Raises InputMissing, HubError and ModelError.
     """
-    trusted = asked.trust_remote_code == asked.name
-    directory = _directory(asked)
-    config = source.read_config(directory, name=asked.name, trusted=trusted)
+    trusted = model_config.trust_remote_code == model_config.name
+    directory = _directory(model_config)
+    config = source.read_config(directory, name=model_config.name, trusted=trusted)
     source.check_architecture(config, directory=directory)
     base = BaseModel(
-        name=asked.name,
+        name=model_config.name,
         directory=directory,
-        revision=asked.revision,
+        revision=model_config.revision,
         config=config,
         trust_remote_code=trusted,
         weight_files=weights.files(directory),
@@ -48,22 +48,22 @@ def check_sizes(base: BaseModel) -> None:
     if missing:
         return
     try:
-        found = headers.shapes(files)
+        tensor_shapes = headers.shapes(files)
     except OSError as error:
         raise unreadable(error, error.filename or base.directory) from error
     text = base.config.get_text_config()
-    embedding, held = headers.embedding(found), headers.layers(found)
+    embedding, sizes = headers.embedding(tensor_shapes), headers.layers(tensor_shapes)
     rows, width = embedding if embedding and len(embedding) == 2 else (0, 0)
     vocabulary, layers = getattr(text, "vocab_size", None), getattr(text, "num_hidden_layers", None)
-    widths = {key: each for key in WIDTHS if isinstance(each := getattr(text, key, None), int)}
+    widths = {key: stated_size for key in WIDTHS if isinstance(stated_size := getattr(text, key, None), int)}
     wrong: list[str] = []
     if rows and isinstance(vocabulary, int) and rows != vocabulary:
         wrong.append(f"vocab_size is {vocabulary:,}, and the weights hold {rows:,} embeddings")
     if width and widths and width not in widths.values():
-        named = " and ".join(f"{key} is {each:,}" for key, each in widths.items())
-        wrong.append(f"{named}, and the weights' embeddings are {width:,} wide")
-    if held and isinstance(layers, int) and held < layers:
-        wrong.append(f"num_hidden_layers is {layers:,}, and the weights hold {held:,} layers")
+        stated = " and ".join(f"{key} is {width:,}" for key, width in widths.items())
+        wrong.append(f"{stated}, and the weights' embeddings are {width:,} wide")
+    if sizes and isinstance(layers, int) and sizes < layers:
+        wrong.append(f"num_hidden_layers is {layers:,}, and the weights hold {sizes:,} layers")
     if wrong:
         file = str(base.directory / "config.json")
         raise ModelError(
@@ -73,14 +73,14 @@ def check_sizes(base: BaseModel) -> None:
         )
 
 
-def _directory(asked: ModelConfig) -> Path:
+def _directory(model_config: ModelConfig) -> Path:
     """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
-    if not hub_cache.is_hub_id(asked.name):
-        directory = source.local_directory(Path(asked.name))
-    elif found := hub_cache.directory_of(asked.name, asked.revision, environ=os.environ):
+    if not hub_cache.is_hub_id(model_config.name):
+        directory = source.local_directory(Path(model_config.name))
+    elif found := hub_cache.directory_of(model_config.name, model_config.revision, environ=os.environ):
         directory = found
     else:
-        directory = source.downloaded(asked, allow_patterns=SMALL_FILES)
+        directory = source.downloaded(model_config, allow_patterns=SMALL_FILES)
     source.check_regular(directory)
     if not (directory / "config.json").is_file():
         raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")

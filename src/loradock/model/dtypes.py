@@ -56,8 +56,8 @@ def stored(model: Any) -> dict[str, str]:
         for layer in model.modules()
         if isinstance(layer, (Linear4bit, Linear8bitLt))
     )
-    whole = whole_weights(model)
-    return {"base": listed(quantised or whole), "other weights": listed(whole)}
+    parameters = whole_weights(model)
+    return {"base": listed(quantised or parameters), "other weights": listed(parameters)}
 
 
 def quant_type(layer: Any) -> str:
@@ -86,8 +86,8 @@ def head_dtype(model: Any) -> Any:
     """The dtype in which the output head computes, seen at a forward of one token (no gradient, no random number)."""
     import torch
 
-    seen: list[Any] = []
-    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: seen.append(out.dtype))
+    dtypes: list[Any] = []
+    hook = model.get_output_embeddings().register_forward_hook(lambda _, __, out: dtypes.append(out.dtype))
     was_training = model.training
     model.eval()
     try:
@@ -98,7 +98,7 @@ def head_dtype(model: Any) -> Any:
     finally:
         hook.remove()
         model.train(was_training)
-    return seen[0]
+    return dtypes[0]
 
 
 def short(dtype: Any) -> str:
@@ -111,14 +111,14 @@ def listed(counts: Counter[str]) -> str:
     return ", ".join(name for name, _ in counts.most_common()) or "-"
 
 
-def check(found: dict[str, str], plan: Plan) -> None:
+def check(dtypes: dict[str, str], plan: Plan) -> None:
     """EnvironmentUnfit where a part came out in another dtype than the plan says."""
     expected = {"compute": plan.compute_dtype.value, "adapters": "float32"}
-    if IN_PRODUCTS in found:
+    if IN_PRODUCTS in dtypes:
         expected[IN_PRODUCTS] = plan.compute_dtype.value
     if optimizers.named(plan.optimizer.value).state_bits == optimizers.FLOAT32_BITS:
         expected["optimiser state"] = "float32"
-    wrong = [f"{part} is {found[part]}, not {dtype}" for part, dtype in expected.items() if found[part] != dtype]
+    wrong = [f"{part} is {dtypes[part]}, not {dtype}" for part, dtype in expected.items() if dtypes[part] != dtype]
     if wrong:
         raise EnvironmentUnfit(
             f"the model did not come out as planned: {'; '.join(wrong)}",

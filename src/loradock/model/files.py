@@ -93,7 +93,7 @@ def is_deep(content: Any) -> bool:
     """True for a document that is nested deeper than MOST_DEPTH."""
     level = [content]
     for _ in range(MOST_DEPTH):
-        level = [inner for each in level for inner in _within(each) if isinstance(inner, (dict, list))]
+        level = [inner for value in level for inner in _within(value) if isinstance(inner, (dict, list))]
         if not level:
             return False
     return True
@@ -103,14 +103,14 @@ def leaves(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
     """(dotted path, value) of all that is neither a list nor an object in a document, however deep."""
     pending = [(path, content)]
     while pending:
-        path, each = pending.pop()
-        if isinstance(each, dict):
-            pending += [(f"{path}.{key}" if path else str(key), value) for key, value in each.items()]
-        elif isinstance(each, list):
-            pending += [(f"{path}[{index}]", value) for index, value in enumerate(each)]
+        path, node = pending.pop()
+        if isinstance(node, dict):
+            pending += [(f"{path}.{key}" if path else str(key), value) for key, value in node.items()]
+        elif isinstance(node, list):
+            pending += [(f"{path}[{index}]", value) for index, value in enumerate(node)]
         else:
-            yield path, each
+            yield path, node
 
 
-def _within(each: Any) -> Iterable[Any]:
-    return each.values() if isinstance(each, dict) else each
+def _within(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value

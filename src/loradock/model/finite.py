@@ -54,10 +54,10 @@ def problem(tensor: torch.Tensor) -> str | None:
 def _wrong(file: Path) -> Iterator[tuple[str, str]]:
     """(tensor, what it holds) of those that are not finite; a file is read in blocks, so that memory is bounded."""
     parts = _of_pickle(file) if file.suffix == ".bin" else _of_safetensors(file)
-    told: set[str] = set()
+    reports: set[str] = set()
     for name, part in parts:
-        if name not in told and (what := problem(part)):
-            told.add(name)
+        if name not in reports and (what := problem(part)):
+            reports.add(name)
             yield name, what
 
 
@@ -66,7 +66,7 @@ def _of_pickle(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
 
     with reading(file, "cannot be read", hint="copy it again"):
         content = torch.load(file, map_location="cpu", mmap=zipfile.is_zipfile(file), weights_only=True)
-        tensors = [(name, each) for name, each in content.items() if isinstance(each, torch.Tensor)]
+        tensors = [(name, tensor) for name, tensor in content.items() if isinstance(tensor, torch.Tensor)]
     yield from tensors
 
 
@@ -84,12 +84,12 @@ def _of_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
                     begin, end = (start + offset for offset in entry["data_offsets"])
                     stream.seek(begin)
                     while begin < end:
-                        taken = stream.readinto(memoryview(buffer)[: min(BLOCK_BYTES, end - begin)])
-                        if not taken:
+                        count = stream.readinto(memoryview(buffer)[: min(BLOCK_BYTES, end - begin)])
+                        if not count:
                             raise headers.BadHeader("became shorter while it was read")
-                        begin += taken
+                        begin += count
                         dtype = getattr(torch, DTYPES[entry["dtype"]])
-                        yield name, torch.frombuffer(buffer, dtype=dtype, count=taken // dtype.itemsize)
+                        yield name, torch.frombuffer(buffer, dtype=dtype, count=count // dtype.itemsize)
     except headers.BadHeader as wrong:
         raise ModelError(f"{file} {wrong}", hint="copy it again") from wrong
     except OSError as error:

@@ -63,11 +63,11 @@ def check_entries(entries: dict[str, Any], *, held_bytes: int, length: int) -> N
             raise BadHeader(f"header entry {name[:100]!r} begins at byte {begin:,}, the one before ends at {reached:,}")
         reached = end
     if reached != held_bytes:
-        whole, wanted = 8 + length + held_bytes, 8 + length + reached
+        stated, expected = 8 + length + held_bytes, 8 + length + reached
         raise BadHeader(
-            f"is truncated: {whole} of {wanted} bytes"
-            if whole < wanted
-            else f"has {whole - wanted} bytes beyond its last tensor"
+            f"is truncated: {stated} of {expected} bytes"
+            if stated < expected
+            else f"has {stated - expected} bytes beyond its last tensor"
         )
 
 
@@ -90,7 +90,7 @@ def entry_problem(entry: Any) -> str | None:
 
 def counts(value: Any) -> list[int] | None:
     """A list of whole numbers that are not negative; None for everything else."""
-    is_one = isinstance(value, list) and all(type(each) is int and 0 <= each < 1 << 63 for each in value)
+    is_one = isinstance(value, list) and all(type(value) is int and 0 <= value < 1 << 63 for value in value)
     return value if is_one else None
 
 
@@ -116,20 +116,20 @@ def _of_file(file: Path) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield name, tuple(entry["shape"])
 
 
-def embedding(found: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
+def embedding(tensor_shapes: dict[str, tuple[int, ...]]) -> tuple[int, ...] | None:
     """The shape of the input embedding (vocabulary x hidden), or None where no known name is among the tensors."""
-    return next((shape for name, shape in found.items() if name.endswith(EMBEDDINGS)), None)
+    return next((shape for name, shape in tensor_shapes.items() if name.endswith(EMBEDDINGS)), None)
 
 
-def layers(found: Iterable[str]) -> int:
+def layers(names: Iterable[str]) -> int:
     """Decoder layers by the numbers in the names of their tensors; 0 where no known name is among them."""
-    return max((int(match[1]) + 1 for name in found if (match := LAYER.search(name))), default=0)
+    return max((int(match[1]) + 1 for name in names if (match := LAYER.search(name))), default=0)
 
 
-def linears(found: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, int]]:
+def linears(tensor_shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, int]]:
     """{layer: (rows, columns)} of what an adapter can be put on: weights of two dimensions but embeddings and head."""
     return {
         name.removesuffix(".weight"): (shape[0], shape[1])
-        for name, shape in found.items()
+        for name, shape in tensor_shapes.items()
         if name.endswith(".weight") and len(shape) == 2 and not name.endswith((*EMBEDDINGS, *HEADS, "wpe.weight"))
     }

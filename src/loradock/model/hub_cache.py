@@ -40,25 +40,27 @@ def cache(environ: Environ) -> Path:
 
 def prepared_commits(name: str, *, environ: Environ) -> set[str]:
     """The commits at which `datasets` has prepared OWNER/NAME here; without the hub it reads nothing else."""
-    named = environ.get("HF_DATASETS_CACHE")
-    folder = Path(_expanded(named, environ)) if named else home(environ) / "datasets"
+    folder_named = environ.get("HF_DATASETS_CACHE")
+    folder = Path(_expanded(folder_named, environ)) if folder_named else home(environ) / "datasets"
     owner, _, short = name.partition("/")
     snake = re.sub(r"([a-z\d])([A-Z])", r"\1_\2", re.sub(r"([A-Z]+)([A-Z][a-z])", r"\1_\2", short)).lower()
-    return {found.name for found in (folder / f"{owner}___{snake}").glob("*/*/*") if found.is_dir()}
+    return {
+        commit_folder.name for commit_folder in (folder / f"{owner}___{snake}").glob("*/*/*") if commit_folder.is_dir()
+    }
 
 
 def token_file(environ: Environ) -> Path:
     """Where `hf auth login` keeps the token."""
-    named = environ.get("HF_TOKEN_PATH")
-    return Path(_expanded(named, environ)) if named else home(environ) / "token"
+    path = environ.get("HF_TOKEN_PATH")
+    return Path(_expanded(path, environ)) if path else home(environ) / "token"
 
 
 def token(host: Host) -> str | None:
     """The token that the hub's library would send: of the environment, else of the file. Never to be shown."""
     if is_true(host.environ.get("HF_HUB_DISABLE_IMPLICIT_TOKEN")):
         return None
-    named = next((host.environ[name] for name in TOKENS if host.environ.get(name)), None)
-    return (named or host.read_text(str(token_file(host.environ))) or "").strip() or None
+    variable = next((host.environ[name] for name in TOKENS if host.environ.get(name)), None)
+    return (variable or host.read_text(str(token_file(host.environ))) or "").strip() or None
 
 
 def commit(name: str, revision: str, *, environ: Environ, kind: str = "models") -> str | None:
@@ -78,9 +80,9 @@ def folder(name: str, *, environ: Environ, kind: str = "models") -> Path:
 
 def snapshot(name: str, revision: str, *, environ: Environ, kind: str = "models") -> Path | None:
     """The folder with the files of that revision, some or all of them; None where nothing of it was fetched."""
-    found = commit(name, revision, environ=environ, kind=kind)
-    path = folder(name, environ=environ, kind=kind) / "snapshots" / str(found)
-    return path if found and path.is_dir() else None
+    commit_id = commit(name, revision, environ=environ, kind=kind)
+    path = folder(name, environ=environ, kind=kind) / "snapshots" / str(commit_id)
+    return path if commit_id and path.is_dir() else None
 
 
 def directory_of(name: str, revision: str | None, *, environ: Environ) -> Path | None:
@@ -98,8 +100,8 @@ def is_offline(environ: Environ) -> bool:
 
 def datasets_are_offline(environ: Environ) -> bool:
     """True where the hub is switched off for data sets: HF_DATASETS_OFFLINE decides, where it is set."""
-    own = environ.get("HF_DATASETS_OFFLINE")
-    return is_offline(environ) or (own is not None and is_true(own))
+    switch = environ.get("HF_DATASETS_OFFLINE")
+    return is_offline(environ) or (switch is not None and is_true(switch))
 
 
 def is_true(text: str | None) -> bool:

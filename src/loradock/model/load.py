@@ -42,7 +42,7 @@ class Coverage:
         )
 
 
-def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
+def load(base: BaseModel, model_config: ModelConfig, *, plan: Plan, local_rank: int) -> tuple[Any, Coverage]:
     """Load the base as planned. Returns the frozen transformers model and what quantisation covers.
 
     Every process puts the whole model on its own GPU (a device map over GPUs would break DDP); under FSDP and ZeRO-3
@@ -57,12 +57,12 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
     attention = plan.attention.value
     mode = MODES[plan.parallel.value]
     if not mode.cuts_weights:
-        model = load_whole(base, asked, dtype=dtype, device=device, attention=attention)
+        model = load_whole(base, model_config, dtype=dtype, device=device, attention=attention)
     else:
         with _refusals(base, device):
             model = spread.read(
                 base,
-                asked,
+                model_config,
                 dtype=dtype,
                 storage=torch.uint8 if mode.zero_stage else dtype,
                 attention=attention,
@@ -70,14 +70,14 @@ def load(base: BaseModel, asked: ModelConfig, *, plan: Plan, local_rank: int) ->
                 kept_on="cpu" if plan.cpu_offload.value else device,
             )
         _settle(model)
-    found = coverage(model)
-    check_asked(found, asked)
+    covered = coverage(model)
+    check_asked(covered, model_config)
     dequantised.check(model)
-    return model, found
+    return model, covered
 
 
 def load_whole(
-    base: BaseModel, asked: ModelConfig, *, dtype: torch.dtype | str, device: str, attention: str | None = None
+    base: BaseModel, model_config: ModelConfig, *, dtype: torch.dtype | str, device: str, attention: str | None = None
 ) -> Any:
     """The whole frozen base on one device; `dtype` "auto": as its files are. Raises as `load` does.
 
@@ -92,7 +92,7 @@ def load_whole(
             base.directory,
             base.config,
             trust_remote_code=base.trust_remote_code,
-            quantization_config=quantization(asked, dtype),
+            quantization_config=quantization(model_config, dtype),
             dtype=dtype,
             device_map={"": device},
             attn_implementation=attention,
@@ -136,11 +136,11 @@ def _settle(model: Any) -> None:
         patch(model)
 
 
-def quantization(asked: ModelConfig, dtype: torch.dtype | str) -> Any:
+def quantization(model_config: ModelConfig, dtype: torch.dtype | str) -> Any:
     """The bitsandbytes configuration, or None for unquantised weights."""
     from transformers import BitsAndBytesConfig
 
-    arguments = asked.storage.arguments(double_quant=asked.double_quant, dtype=dtype)
+    arguments = model_config.storage.arguments(double_quant=model_config.double_quant, dtype=dtype)
     return BitsAndBytesConfig(**arguments) if arguments else None
 
 
@@ -152,12 +152,12 @@ def coverage(model: Any) -> Coverage:
     head = model.get_output_embeddings()
     quantised, other_bytes, total = 0, 0, 0
     missed: dict[str, int] = {}
-    seen: set[int] = set()
+    modules_seen: set[int] = set()
     for name, module in model.named_modules():
         for key, parameter in module.named_parameters(recurse=False):
-            if id(parameter) in seen:
+            if id(parameter) in modules_seen:
                 continue
-            seen.add(id(parameter))
+            modules_seen.add(id(parameter))
             is_quantised = isinstance(module, (Linear4bit, Linear8bitLt)) and key == "weight"
             state = getattr(parameter, "quant_state", None)
             count = state.shape.numel() if state is not None else parameter.numel()
@@ -177,13 +177,13 @@ def coverage(model: Any) -> Coverage:
     )
 
 
-def check_asked(found: Coverage, asked: ModelConfig) -> None:
+def check_asked(covered: Coverage, model_config: ModelConfig) -> None:
     """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole."""
-    inner = found.quantised_weights + found.missed_weights
-    if not asked.storage.is_quantised or found.missed_weights <= UNREACHED_SHARE * inner:
+    inner = covered.quantised_weights + covered.missed_weights
+    if not model_config.storage.is_quantised or covered.missed_weights <= UNREACHED_SHARE * inner:
         return
     raise ModelError(
-        f"{asked.quantization} was requested, but {len(found.missed)} weight(s) were not quantised: "
-        f"{', '.join(found.missed[:3])}{', ...' if len(found.missed) > 3 else ''}",
+        f"{model_config.quantization} was requested, but {len(covered.missed)} weight(s) were not quantised: "
+        f"{', '.join(covered.missed[:3])}{', ...' if len(covered.missed) > 3 else ''}",
         hint="--set model.quantization=none, if the GPU has the memory",
     )

@@ -17,11 +17,11 @@ def in_model(model: Any, keys: Iterable[str]) -> dict[str, str]:
     rules = get_model_conversion_mapping(model)
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
     renamings: Any = [rule for rule in rules if not isinstance(rule, WeightConverter)]
-    own: dict[str, Any] = dict(model.named_parameters(remove_duplicate=False))
-    own |= dict(model.named_buffers(remove_duplicate=False))
-    found: dict[str, str] = {}
+    tensors: dict[str, Any] = dict(model.named_parameters(remove_duplicate=False))
+    tensors |= dict(model.named_buffers(remove_duplicate=False))
+    names: dict[str, str] = {}
     for key in sorted(keys, key=dot_natural_key):  # a rule may begin to hold with the first name of a group
-        name, converted_by = rename_source_key(key, renamings, converters, model.base_model_prefix, own)
-        if converted_by is None and name in own:
-            found[key] = name
-    return found
+        name, converted_by = rename_source_key(key, renamings, converters, model.base_model_prefix, tensors)
+        if converted_by is None and name in tensors:
+            names[key] = name
+    return names

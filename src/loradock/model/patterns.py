@@ -36,16 +36,18 @@ def check(adapter: Path, settings: Settings, modules: Iterable[str], *, seconds:
 
     ModelError with the setting whose pattern is none, or with which all of them take more than `seconds` of CPU time.
     """
-    found = [each for each in _patterns(settings) if REPEATS.search(each.text)]
-    if not found:
+    patterns = [pattern for pattern in _patterns(settings) if REPEATS.search(pattern.text)]
+    if not patterns:
         return
-    asked = json.dumps({"patterns": [(each.method, each.pattern) for each in found], "names": list(modules)})
-    ended = apart.run(PROGRAM, seconds=seconds, more_bytes=MEMORY_BYTES, stdin=asked)
+    request = json.dumps(
+        {"patterns": [(pattern.method, pattern.pattern) for pattern in patterns], "names": list(modules)}
+    )
+    ended = apart.run(PROGRAM, seconds=seconds, more_bytes=MEMORY_BYTES, stdin=request)
     if not ended.code:
         return
-    tripped = found[int((ended.stdout.split() or ["0"])[-1])]
-    said = (ended.stderr.strip().splitlines() or [""])[-1]
-    why = f"does not end within {seconds} s" if ended.is_endless else f"is not a pattern: {said}"
+    tripped = patterns[int((ended.stdout.split() or ["0"])[-1])]
+    message = (ended.stderr.strip().splitlines() or [""])[-1]
+    why = f"does not end within {seconds} s" if ended.is_endless else f"is not a pattern: {message}"
     problem = Problem(what=f"{tripped.key}: {tripped.text[:100]!r} {why}", file=str(adapter / SETTINGS))
     raise ModelError(f"{adapter / SETTINGS} cannot be used", hint=HINT, problems=[problem])
 

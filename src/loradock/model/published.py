@@ -31,18 +31,18 @@ def check(base: BaseModel, settings: Any, keys: Collection[str]) -> None:
     if not architecture.is_wrapper(base.config):
         return
     with torch.device("meta"):
-        whole = architecture.whole(base.config)
-    part = architecture.decoder_name(whole)
-    head = next(name for name, module in whole.named_modules() if module is whole.get_output_embeddings())
-    layered: Any = get_peft_model(whole, copy.deepcopy(settings), low_cpu_mem_usage=True)
+        model = architecture.whole(base.config)
+    part = architecture.decoder_name(model)
+    head = next(name for name, module in model.named_modules() if module is model.get_output_embeddings())
+    layered: Any = get_peft_model(model, copy.deepcopy(settings), low_cpu_mem_usage=True)
     tensors = dict(layered.named_parameters(remove_duplicate=False))
-    wanted = get_peft_model_state_dict(layered, state_dict=tensors, save_embedding_layers=False).keys()
+    expected = get_peft_model_state_dict(layered, state_dict=tensors, save_embedding_layers=False).keys()
     inside = tuple(f"{PREFIX}{name}." for name in (part, head))
     wrong = [
-        *(f"{key} finds no module" for key in sorted(set(keys) - wanted)),
-        *(f"{key} is missing" for key in sorted(wanted - set(keys))),
+        *(f"{key} finds no module" for key in sorted(set(keys) - expected)),
+        *(f"{key} is missing" for key in sorted(expected - set(keys))),
         *(f"{key} lies outside the language model" for key in sorted(keys) if not key.startswith(inside)),
     ]
     if wrong:
-        what = f"the adapter does not fit {type(whole).__name__}, the class of {base.name}: {len(wrong)} names differ"
+        what = f"the adapter does not fit {type(model).__name__}, the class of {base.name}: {len(wrong)} names differ"
         raise ModelError(f"{what}, first: {wrong[0]}", hint=REPORT)

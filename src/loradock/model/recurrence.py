@@ -36,16 +36,18 @@ def of(model: Any, text: Any) -> Recurrence | None:
     layers = sum(map(_keeps_state, kinds)) if kinds else text.num_hidden_layers * getattr(model, "_is_stateful", False)
     if not layers:
         return None
-    found = list(mixers(model))
-    packages = [item for _, named in found for item in named.items()]
+    mixers_of_model = list(mixers(model))
+    packages = [item for _, kernels in mixers_of_model for item in kernels.items()]
     missing = sorted({DISTRIBUTIONS.get(name, name.replace("_", "-")) for name, is_there in packages if not is_there})
-    if not found or any(is_there for _, is_there in packages):
+    if not mixers_of_model or any(is_there for _, is_there in packages):
         return Recurrence(layers=layers, missing=tuple(missing))
-    mixer, hidden = found[0][0], text.hidden_size
+    mixer, hidden = mixers_of_model[0][0], text.hidden_size
     with quiet():
         launches, traffic = _counted(mixer, hidden=hidden)
-        kept = {name: _kept(mixer, hidden=hidden, dtype=name) for name in ("float32", "bfloat16")}
-    return Recurrence(layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept)
+        kept_values = {name: _kept(mixer, hidden=hidden, dtype=name) for name in ("float32", "bfloat16")}
+    return Recurrence(
+        layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept_values
+    )
 
 
 def _keeps_state(kind: str) -> bool:
@@ -62,16 +64,16 @@ def mixers(model: Any) -> Iterator[tuple[Any, dict[str, bool]]]:
         functions = vars(sys.modules[type(module).__module__])
         forward = inspect.unwrap(type(module).forward)
         called = forward.__code__.co_names if inspect.isfunction(forward) else ()
-        if found := dict(filter(None, (_package(functions.get(name)) for name in called))):
-            yield module, found
+        if packages := dict(filter(None, (_package(functions.get(name)) for name in called))):
+            yield module, packages
 
 
 def _package(function: Any) -> tuple[str, bool] | None:
     """The package of a function that transformers replaces by a kernel, and whether it did; None for any other."""
     if not inspect.isfunction(function):
         return None
-    held = inspect.getclosurevars(function).nonlocals
-    return (held["package"], held["is_new_implementation"]) if "is_new_implementation" in held else None
+    variables = inspect.getclosurevars(function).nonlocals
+    return (variables["package"], variables["is_new_implementation"]) if "is_new_implementation" in variables else None
 
 
 def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -83,7 +85,7 @@ def state_spaces(model: Any) -> Iterator[tuple[str, str, tuple[str, ...]]]:
         if hasattr(module, "A_log"):
             source = inspect.getsource(inspect.unwrap(type(module).forward))
             children = (child for child, _ in module.named_children())
-            yield name, source, tuple(each for each in children if f"self.{each}.weight" in source)
+            yield name, source, tuple(child for child in children if f"self.{child}.weight" in source)
 
 
 def check_read_past(facts: ModelFacts, model: Any, *, quantization: str) -> None:
@@ -134,7 +136,7 @@ def _counted(mixer: Any, *, hidden: int) -> tuple[int, int]:
             if not func.is_view:
                 tensors = [leaf for leaf in tree_leaves((args, kwargs, out)) if isinstance(leaf, torch.Tensor)]
                 self.launches += 1
-                self.traffic += sum(each.numel() * each.element_size() for each in tensors)
+                self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in tensors)
             return out
 
     frozen = _frozen(mixer, torch.bfloat16)
@@ -148,15 +150,15 @@ def _kept(mixer: Any, *, hidden: int, dtype: str) -> int:
     import torch
 
     frozen = _frozen(mixer, getattr(torch, dtype))
-    weights = {each.untyped_storage()._cdata for each in (*frozen.parameters(), *frozen.buffers())}
-    kept: dict[int, torch.Tensor] = {}
+    weights = {tensor.untyped_storage()._cdata for tensor in (*frozen.parameters(), *frozen.buffers())}
+    tensors_kept: dict[int, torch.Tensor] = {}
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()._cdata
         if storage not in weights:
-            kept[storage] = tensor
+            tensors_kept[storage] = tensor
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         _ran(frozen, hidden=hidden, dtype=getattr(torch, dtype))
-    return sum(each.untyped_storage().nbytes() for each in kept.values()) // COUNTED_TOKENS
+    return sum(tensor.untyped_storage().nbytes() for tensor in tensors_kept.values()) // COUNTED_TOKENS

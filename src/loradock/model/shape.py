@@ -63,15 +63,17 @@ def check_texts(config: RunConfig, facts: ModelFacts, *, window: int | None) -> 
     Bidirectional attention in a sliding window is not defined alike: transformers cuts both sides, vLLM drops the
     window, and flash kernels have bounds of their own.
     """
-    asked = config.embedding
-    most = min(filter(None, (facts.context_length, window if asked.attention == "bidirectional" else None)), default=0)
-    keys = {"query_length": asked.query_length, "passage_length": asked.passage_length}
+    embedding = config.embedding
+    most = min(
+        filter(None, (facts.context_length, window if embedding.attention == "bidirectional" else None)), default=0
+    )
+    keys = {"query_length": embedding.query_length, "passage_length": embedding.passage_length}
     over = {key: length for key, length in keys.items() if most and length > most}
     if over:
         what = "positions" if most == facts.context_length else "tokens in its sliding window, which cuts both sides"
-        named = " and ".join(f"embedding.{key} is {length}" for key, length in over.items())
+        settings = " and ".join(f"embedding.{key} is {length}" for key, length in over.items())
         hint = " ".join(f"--set embedding.{key}={most}" for key in over)
-        raise ModelError(f"{named}, and {facts.name} has {most} {what}", hint=hint)
+        raise ModelError(f"{settings}, and {facts.name} has {most} {what}", hint=hint)
 
 
 def capped_heads(config: Any) -> int:
@@ -87,9 +89,9 @@ def peculiarity(config: Any) -> str | None:
     if getattr(config, "use_bidirectional_attention", False):
         return "the model's attention is not causal"
     rope = getattr(config, "rope_parameters", None) or {}
-    kinds = [each for each in rope.values() if isinstance(each, dict)] or [rope]
-    types = {str(each.get("rope_type")) for each in kinds}
-    if any("dynamic" in each for each in types):
+    kinds = [value for value in rope.values() if isinstance(value, dict)] or [rope]
+    types = {str(kind.get("rope_type")) for kind in kinds}
+    if any("dynamic" in kind for kind in types):
         return "the model's rotary embedding depends on the length of the input"
     return None
 
@@ -120,12 +122,12 @@ def unreachable(model: Any) -> dict[str, int]:
         for module in model.modules()
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
     }
-    found: dict[str, int] = {}
-    for name, each in model.named_parameters():
-        if is_matrix(each) and id(each) not in reached:
+    parameters_of: dict[str, int] = {}
+    for name, parameter in model.named_parameters():
+        if is_matrix(parameter) and id(parameter) not in reached:
             kind = ".".join(name.split(".")[-2:])
-            found[kind] = found.get(kind, 0) + each.numel()
-    return found
+            parameters_of[kind] = parameters_of.get(kind, 0) + parameter.numel()
+    return parameters_of
 
 
 def is_matrix(parameter: Any) -> bool:
@@ -133,15 +135,15 @@ def is_matrix(parameter: Any) -> bool:
     return parameter.dim() >= 2 and parameter.shape[1] > 1
 
 
-def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
+def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
     """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
     names = [layer.name for layer in linears]
-    if asked == "all-linear":
-        taken = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
-        return tuple(name for name in names if name not in taken)
-    chosen = {target: [n for n in names if is_named(n, target)] for target in asked}
+    if requested == "all-linear":
+        unsupported = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
+        return tuple(name for name in names if name not in unsupported)
+    matches = {target: [n for n in names if is_named(n, target)] for target in requested}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
-    lost = [target for target, found in chosen.items() if not found]
+    lost = [target for target, names_matched in matches.items() if not names_matched]
     if lost:
         ends = {target: kind for target in lost if (kind := end_of_model(target, model))}
         problems = [
@@ -154,12 +156,12 @@ def resolve_targets(asked: str | tuple[str, ...], linears: tuple[LinearShape, ..
         ]
         if len(ends) == len(lost):
             what = "LoRA targets are the output head or the embedding"
-            raise ModelError(what, hint=trained_whole(asked, lost), problems=problems)
+            raise ModelError(what, hint=trained_whole(requested, lost), problems=problems)
         raise ModelError(
             "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
         )
-    wanted = {name for found in chosen.values() for name in found}
-    return tuple(name for name in names if name in wanted)
+    expected = {name for names_matched in matches.values() for name in names_matched}
+    return tuple(name for name in names if name in expected)
 
 
 def is_named(name: str, target: str) -> bool:
@@ -170,20 +172,20 @@ def is_named(name: str, target: str) -> bool:
 def part_of(target: str, model: Any) -> str | None:
     """The part that was left out of the model, where a target names it or lies in it; else None."""
     steps = target.split(".")
-    return next((each.name for each in architecture.left_out(model) if each.name.split(".")[-1] in steps), None)
+    return next((module.name for module in architecture.left_out(model) if module.name.split(".")[-1] in steps), None)
 
 
 def end_of_model(target: str, model: Any) -> str | None:
     """What a target is that names the output head or the input embedding; None for any other."""
     kinds = {id(model.get_output_embeddings()): "the output head", id(model.get_input_embeddings()): "the embedding"}
-    found = (kinds.get(id(module)) for name, module in model.named_modules() if name and is_named(name, target))
-    return next(filter(None, found), None)
+    kind = (kinds.get(id(module)) for name, module in model.named_modules() if name and is_named(name, target))
+    return next(filter(None, kind), None)
 
 
-def trained_whole(asked: Sequence[str], ends: Sequence[str]) -> str:
+def trained_whole(choices: Sequence[str], ends: Sequence[str]) -> str:
     """The settings that train head or embedding whole, beside LoRA on what else was asked for."""
-    rest = [target for target in asked if target not in ends]
-    targets = f"[{','.join(rest)}]" if rest else "all-linear"
+    remaining = [target for target in choices if target not in ends]
+    targets = f"[{','.join(remaining)}]" if remaining else "all-linear"
     return f"--set lora.targets={targets} --set lora.modules_to_save=[{','.join(ends)}]"
 
 
@@ -200,8 +202,8 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
 
 def check_rank(rank: int, facts: ModelFacts) -> None:
     """ModelError for a rank beyond that of every matrix that it would be added to."""
-    chosen = set(facts.targets)
-    widest = max((min(linear.rows, linear.columns) for linear in facts.linears if linear.name in chosen), default=0)
+    targets = set(facts.targets)
+    widest = max((min(linear.rows, linear.columns) for linear in facts.linears if linear.name in targets), default=0)
     if widest and rank > widest:
         what = f"lora.rank is {rank}, and no target of {facts.architecture} has more than {widest} rows or columns"
         raise ModelError(what, hint=f"--set lora.rank={min(widest, 16)}")
@@ -209,40 +211,40 @@ def check_rank(rank: int, facts: ModelFacts) -> None:
 
 def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:
     """ModelError for every module to save that the model does not have, or that takes layers which it cannot."""
-    wanted = config.lora.modules_to_save
+    modules = config.lora.modules_to_save
     names = {name for name, _ in model.named_modules() if name}
     endings = sorted({name.rsplit(".", 1)[-1] for name in names})
     problems = [
         Problem(what=f"module {module!r} does not exist", hint=did_you_mean(module, endings))
-        for module in wanted
+        for module in modules
         if not any(name == module or name.endswith(f".{module}") for name in names)
     ]
     if problems:
         raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
-    linears = [layer.name for layer in linear_shapes(model)] if wanted else []
-    taken = {name: module for module in wanted for name in linears if f".{module}." in f".{name}."}
-    if config.model.storage.is_quantised and taken:
-        what = f"lora.modules_to_save: {taken[min(taken)]} holds linear layers that are quantised"
+    linears = [layer.name for layer in linear_shapes(model)] if modules else []
+    parents = {name: module for module in modules for name in linears if f".{module}." in f".{name}."}
+    if config.model.storage.is_quantised and parents:
+        what = f"lora.modules_to_save: {parents[min(parents)]} holds linear layers that are quantised"
         raise ModelError(
             f"{what} ({config.model.quantization}), and these cannot be trained whole",
             hint="--set model.quantization=none",
         )
-    if taken and all(name in taken for name in facts.targets):
-        what = f"lora.modules_to_save: {taken[facts.targets[0]]} holds every layer that lora.targets adapts"
+    if parents and all(name in parents for name in facts.targets):
+        what = f"lora.modules_to_save: {parents[facts.targets[0]]} holds every layer that lora.targets adapts"
         raise ModelError(f"{what}, and one that is trained whole gets no adapter", hint="--set lora.modules_to_save=[]")
 
 
-def longest_row(asked: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
+def longest_row(setting: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
     """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions.
 
     `rows`: tokens of the longest row of the data, which auto covers as far as the model has positions; 0: not known.
     """
-    wanted = max(DEFAULT_LENGTH, rows)
-    most = facts.context_length or wanted
-    if isinstance(asked, str):
-        return min(wanted, most)
-    if facts.context_length is not None and asked > most:
+    length = max(DEFAULT_LENGTH, rows)
+    most = facts.context_length or length
+    if isinstance(setting, str):
+        return min(length, most)
+    if facts.context_length is not None and setting > most:
         raise ModelError(
-            f"data.max_length is {asked}, the model has {most} positions", hint=f"--set data.max_length={most}"
+            f"data.max_length is {setting}, the model has {most} positions", hint=f"--set data.max_length={most}"
         )
-    return asked
+    return setting

@@ -32,13 +32,13 @@ def refuse_of_others(directory: Path, *, name: str) -> None:
 
 def is_same(directory: Path, base: Path) -> bool:
     """Whether all code in a directory is the base's too, byte for byte, so that trust in the base covers it."""
-    own = [(file, base / file.relative_to(directory)) for file in directory.rglob("*.py")]
-    return all(other.is_file() and regular.read(other) == regular.read(file) for file, other in own)
+    file_pairs = [(file, base / file.relative_to(directory)) for file in directory.rglob("*.py")]
+    return all(copy.is_file() and regular.read(copy) == regular.read(file) for file, copy in file_pairs)
 
 
 def _references(file: Path) -> Iterator[str]:
     """Each class that a file's `auto_map` names: a text, or texts in a list."""
-    found = json_object(file).get("auto_map") if file.is_file() else None
-    for value in cast("dict[str, Any]", found).values() if isinstance(found, dict) else [found]:
+    references = json_object(file).get("auto_map") if file.is_file() else None
+    for value in cast("dict[str, Any]", references).values() if isinstance(references, dict) else [references]:
         listed = cast("list[Any]", value) if isinstance(value, list) else [value]
-        yield from (each for each in listed if isinstance(each, str))
+        yield from (reference for reference in listed if isinstance(reference, str))

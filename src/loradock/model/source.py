@@ -41,32 +41,32 @@ class BaseModel:
     weight_files: tuple[Path, ...]
 
 
-def find(asked: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> BaseModel:
+def find(model_config: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> BaseModel:
     """Locate the model that the configuration names and check its files; `on_bytes` is called when some arrived.
 
     Raises InputMissing where nothing is there, HubError where the hub does not give it, ModelError with every
     problem of the directory at once.
     """
-    if not hub_cache.is_hub_id(asked.name):
-        return checked(asked, local_directory(Path(asked.name)))
-    directory = fetch(asked, trusted=asked.trust_remote_code == asked.name, on_bytes=on_bytes)
-    return checked(asked, directory, revision=commit_of(directory) or asked.revision)
+    if not hub_cache.is_hub_id(model_config.name):
+        return checked(model_config, local_directory(Path(model_config.name)))
+    directory = fetch(model_config, trusted=model_config.trust_remote_code == model_config.name, on_bytes=on_bytes)
+    return checked(model_config, directory, revision=commit_of(directory) or model_config.revision)
 
 
 def checked(
-    asked: ModelConfig, directory: Path, *, revision: str | None = None, trust_option: str = BY_KEY
+    model_config: ModelConfig, directory: Path, *, revision: str | None = None, trust_option: str = BY_KEY
 ) -> BaseModel:
     """The model in a directory of this machine, its files checked; nothing is fetched. ModelError as `find`.
 
     `revision`: the hub commit that the directory is of. `trust_option`: what the person types before the model's name
     to run the code that it ships, for the hint.
     """
-    trusted = asked.trust_remote_code == asked.name
+    trusted = model_config.trust_remote_code == model_config.name
     files = check_files(directory)
-    config = read_config(directory, name=asked.name, trusted=trusted, trust_option=trust_option)
+    config = read_config(directory, name=model_config.name, trusted=trusted, trust_option=trust_option)
     check_architecture(config, directory=directory)
     return BaseModel(
-        name=asked.name,
+        name=model_config.name,
         directory=directory,
         revision=revision,
         config=config,
@@ -77,7 +77,7 @@ def checked(
 
 def trusts(trusted: Collection[str], name: str, directory: Path) -> bool:
     """Whether a person named this model among those whose own code may run: as it is called, or by its directory."""
-    return name in trusted or directory.resolve() in {Path(each).resolve() for each in trusted}
+    return name in trusted or directory.resolve() in {Path(name).resolve() for name in trusted}
 
 
 def commit_of(directory: Path) -> str | None:
@@ -103,7 +103,7 @@ def local_directory(path: Path) -> Path:
     raise InputMissing(f"model directory {path} does not exist", hint=hint)
 
 
-def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) -> Path:
+def fetch(model_config: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) -> Path:
     """Fetch the pinned revision of a hub model into the hub cache and return its directory.
 
     `on_bytes` is called from the library's threads: for each file and for each 10 MB of one.
@@ -118,10 +118,10 @@ def fetch(asked: ModelConfig, *, trusted: bool, on_bytes: Callable[[], None]) ->
             return super().update(n)
 
     patterns = [*FETCHED, "*.py"] if trusted else FETCHED
-    return downloaded(asked, allow_patterns=patterns, tqdm_class=Bar)
+    return downloaded(model_config, allow_patterns=patterns, tqdm_class=Bar)
 
 
-def downloaded(asked: ModelConfig, **options: Any) -> Path:
+def downloaded(model_config: ModelConfig, **options: Any) -> Path:
     """The snapshot of a hub model; where the hub does not answer, that in the local cache. `options`: the library's.
 
     Raises HubError, EnvironmentUnfit for a variable that cannot be right, StorageError where it cannot be written.
@@ -132,19 +132,21 @@ def downloaded(asked: ModelConfig, **options: Any) -> Path:
     is_offline = hub_cache.is_offline(os.environ)
     away = None if is_offline else hub_access.away()
     hint = "check the name, the revision and the access rights (HF_TOKEN), or give a local directory in its place"
-    with hub_access.asking(f"{asked.name} at {asked.revision}", hint=hint):
+    with hub_access.asking(f"{model_config.name} at {model_config.revision}", hint=hint):
         try:
-            found = snapshot_download(asked.name, revision=asked.revision, local_files_only=away is not None, **options)
+            directory = snapshot_download(
+                model_config.name, revision=model_config.revision, local_files_only=away is not None, **options
+            )
         except LocalEntryNotFoundError as error:
             if not away and not is_offline:
                 raise  # the hub's own answer is behind it
-            named = [name for name in hub_cache.OFFLINE if hub_cache.is_true(os.environ.get(name))]
-            why = away or f"{' or '.join(named)} switches the hub off"
-            network = hub_access.remedy(away) if away else f"unset {' '.join(named)}"
+            switches = [name for name in hub_cache.OFFLINE if hub_cache.is_true(os.environ.get(name))]
+            why = away or f"{' or '.join(switches)} switches the hub off"
+            network = hub_access.remedy(away) if away else f"unset {' '.join(switches)}"
             hint = f"{network}; or give a local directory in its place"
-            what = f"model {asked.name} at {asked.revision} is not in the local cache, and {why}"
+            what = f"model {model_config.name} at {model_config.revision} is not in the local cache, and {why}"
             raise HubError(what, hint=hint) from error
-    return Path(found)
+    return Path(directory)
 
 
 def check_files(directory: Path) -> tuple[Path, ...]:
@@ -158,10 +160,10 @@ def check_files(directory: Path) -> tuple[Path, ...]:
         problems.append(Problem(what="config.json is missing", file=str(directory)))
     if not any((directory / name).is_file() for name in TOKENIZER_FILES):
         problems.append(Problem(what="no tokenizer (tokenizer.json or tokenizer.model)", file=str(directory)))
-    found = weights.resolve(directory, problems)
+    files = weights.resolve(directory, problems)
     problems += [
         Problem(what=wrong, file=str(file))
-        for file in found
+        for file in files
         if file.suffix == ".safetensors" and (wrong := safetensors_problem(file))
     ]
     if problems:
@@ -170,7 +172,7 @@ def check_files(directory: Path) -> tuple[Path, ...]:
             hint="copy the whole directory again (config.json, *.safetensors, tokenizer files)",
             problems=problems,
         )
-    return found
+    return files
 
 
 def check_regular(directory: Path) -> None:

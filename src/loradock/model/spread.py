@@ -28,7 +28,7 @@ GUARD = "guard_of_stand_ins"
 
 def read(
     base: BaseModel,
-    asked: ModelConfig,
+    model_config: ModelConfig,
     *,
     dtype: torch.dtype,
     storage: torch.dtype,
@@ -47,8 +47,8 @@ def read(
 
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
-    if asked.storage.is_quantised:
-        make_quantised(model, asked, dtype=dtype, storage=storage)
+    if model_config.storage.is_quantised:
+        make_quantised(model, model_config, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
     placed: dict[int, torch.nn.Parameter] = {}
     with WeightFiles(base, model) as files:
@@ -81,7 +81,7 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     return model
 
 
-def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
+def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
     """Put an empty NF4 layer in the place of every linear layer but the output head."""
     import torch
     from bitsandbytes.nn import Linear4bit
@@ -94,7 +94,7 @@ def make_quantised(model: Any, asked: ModelConfig, *, dtype: torch.dtype, storag
                 module.out_features,
                 bias=module.bias is not None,
                 compute_dtype=dtype,
-                compress_statistics=asked.double_quant,
+                compress_statistics=model_config.double_quant,
                 quant_type="nf4",
                 quant_storage=storage,
                 device="meta",
@@ -114,11 +114,11 @@ def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: in
         packed = make(value, compress_statistics=empty.compress_statistics, **kind).to(value.device)
         module.quant_state = packed.quant_state
         value = packed.data
-        whole = make(like(value), quant_state=module.quant_state, bnb_quantized=True, **kind)
+        parameter = make(like(value), quant_state=module.quant_state, bnb_quantized=True, **kind)
     else:
-        whole = torch.nn.Parameter(like(value), requires_grad=False)
-    setattr(whole, PART, part_of(value, count=count, rank=rank).to(place))
-    return whole
+        parameter = torch.nn.Parameter(like(value), requires_grad=False)
+    setattr(parameter, PART, part_of(value, count=count, rank=rank).to(place))
+    return parameter
 
 
 def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:
@@ -154,8 +154,8 @@ def own_parameters(model: Any) -> Iterator[tuple[str, Any, str, torch.nn.Paramet
 
 def decoder_layers(model: Any) -> list[Any]:
     """The decoder's layers, of a causal LM with or without adapters around it."""
-    whole = model.get_base_model() if hasattr(model, "get_base_model") else model
-    return list(whole.get_decoder().layers)
+    base_model = model.get_base_model() if hasattr(model, "get_base_model") else model
+    return list(base_model.get_decoder().layers)
 
 
 def refuse(*_: Any) -> None:
@@ -195,18 +195,18 @@ class WeightFiles:
 
     def read(self, name: str, *, shape: Any) -> torch.Tensor:
         """The tensor of this name. ModelError where there is none, or one of another shape."""
-        found = self.name_of.get(name)
-        if found is None:
+        file = self.name_of.get(name)
+        if file is None:
             raise ModelError(
                 f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",
                 hint="--set train.parallel=ddp, where the whole model fits a GPU",
             )
-        value = self.holder[found].get_tensor(found)
+        value = self.holder[file].get_tensor(file)
         if value.shape != shape:
             raise ModelError(
-                f"{self.base.directory}: {found} is {list(value.shape)}, and the model wants {list(shape)}",
+                f"{self.base.directory}: {file} is {list(value.shape)}, and the model wants {list(shape)}",
                 hint="do the weights belong to config.json?",
             )
         if what := finite.problem(value):
-            raise ModelError(f"{self.base.directory}: {found} holds {what}", hint=finite.HINT)
+            raise ModelError(f"{self.base.directory}: {file} holds {what}", hint=finite.HINT)
         return value

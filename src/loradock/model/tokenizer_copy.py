@@ -44,8 +44,8 @@ def copy_tokenizer(source: Path, folder: Path, *, tokenizer: Any = None) -> None
     if tokenizer is not None and not (folder / VOCABULARY).is_file():
         tokenizer.backend_tokenizer.save(str(folder / VOCABULARY))
     settings = _settings(folder)
-    if (both := as_both_read(settings)) != settings:
-        write_settings(folder, both)
+    if (settings_both_read := as_both_read(settings)) != settings:
+        write_settings(folder, settings_both_read)
 
 
 def put_template(folder: Path, template: str) -> None:
@@ -60,28 +60,28 @@ def put_template(folder: Path, template: str) -> None:
     (folder / TEMPLATE).unlink(missing_ok=True)
     (folder / OF_PROCESSOR).unlink(missing_ok=True)
     shutil.rmtree(folder / NAMED, ignore_errors=True)
-    kept = {key: value for key, value in settings.items() if key != "chat_template"}
+    settings_kept = {key: value for key, value in settings.items() if key != "chat_template"}
     if has_file:
         (folder / TEMPLATE).write_text(template, encoding="utf-8")
     else:
-        kept["chat_template"] = template
-    if kept != settings:
-        write_settings(folder, kept)
+        settings_kept["chat_template"] = template
+    if settings_kept != settings:
+        write_settings(folder, settings_kept)
 
 
 def template_of(folder: Path) -> str | None:
     """The chat template of a tokenizer's files, of named ones the default; None where they have none."""
     if (folder / TEMPLATE).is_file():
         return regular.read_text(folder / TEMPLATE)
-    found = _settings(folder).get("chat_template")
-    if isinstance(found, list):
-        return {each["name"]: each["template"] for each in found}.get("default")
-    return found
+    template = _settings(folder).get("chat_template")
+    if isinstance(template, list):
+        return {entry["name"]: entry["template"] for entry in template}.get("default")
+    return template
 
 
-def is_unchanged(base: Path, other: Path) -> bool:
+def is_unchanged(base: Path, copy: Path) -> bool:
     """Whether two tokenizers are one: the same tokenizer.json but for its layout, and what a call left in it."""
-    files = [folder / VOCABULARY for folder in (base, other)]
+    files = [folder / VOCABULARY for folder in (base, copy)]
     if not all(file.is_file() for file in files):
         return False
     first, second = (foreign_json.read(file, most_bytes=MOST_VOCABULARY_BYTES) for file in files)
@@ -98,12 +98,12 @@ def as_both_read(settings: Mapping[str, Any]) -> dict[str, Any]:
 
     4 has no class TokenizersBackend, and takes extra_special_tokens for names with a token each.
     """
-    found = {key: value for key, value in settings.items() if key not in OF_TRANSFORMERS_5}
-    if isinstance(found.get("extra_special_tokens"), list):
-        found["additional_special_tokens"] = found.pop("extra_special_tokens")
-    if found.get("tokenizer_class") == "TokenizersBackend":
-        found["tokenizer_class"] = "PreTrainedTokenizerFast"
-    return found
+    settings_read = {key: value for key, value in settings.items() if key not in OF_TRANSFORMERS_5}
+    if isinstance(settings_read.get("extra_special_tokens"), list):
+        settings_read["additional_special_tokens"] = settings_read.pop("extra_special_tokens")
+    if settings_read.get("tokenizer_class") == "TokenizersBackend":
+        settings_read["tokenizer_class"] = "PreTrainedTokenizerFast"
+    return settings_read
 
 
 def _settings(folder: Path) -> dict[str, Any]:

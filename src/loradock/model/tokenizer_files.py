@@ -50,10 +50,14 @@ def read(directory: Path) -> TokenizerFiles:
         listed += _json(directory / "added_tokens.json")
         added = tuple(dict.fromkeys(token for token in listed if token and token not in known))
         ids = largest + 1 + len(added)
-    own = settings.get("chat_template")
-    named = {str(each.get("name")) for each in own if isinstance(each, dict)} if isinstance(own, list) else set[str]()
-    named |= {file.stem for file in (directory / "additional_chat_templates").glob("*.jinja")}
-    has_default = "default" in named or (bool(own) and not isinstance(own, list))
+    template = settings.get("chat_template")
+    template_names = (
+        {str(entry.get("name")) for entry in template if isinstance(entry, dict)}
+        if isinstance(template, list)
+        else set[str]()
+    )
+    template_names |= {file.stem for file in (directory / "additional_chat_templates").glob("*.jinja")}
+    has_default = "default" in template_names or (bool(template) and not isinstance(template, list))
     has_template = has_default or any((directory / name).is_file() for name in TEMPLATES)
     return TokenizerFiles(
         ids=ids,
@@ -61,24 +65,24 @@ def read(directory: Path) -> TokenizerFiles:
         eos=_content(settings.get("eos_token")),
         pad=_content(settings.get("pad_token")),
         has_template=has_template,
-        named_templates=() if has_template else tuple(sorted(named)),
+        named_templates=() if has_template else tuple(sorted(template_names)),
         is_generic=settings.get("tokenizer_class") in GENERIC_CLASSES,
     )
 
 
 def token_of(directory: Path, token_id: int) -> str | None:
     """The text of a token by its id, or None."""
-    found = _vocabulary(directory / "tokenizer.json")
-    return next((text for text, number in found[0].items() if number == token_id), None) if found else None
+    vocabulary = _vocabulary(directory / "tokenizer.json")
+    return next((text for text, number in vocabulary[0].items() if number == token_id), None) if vocabulary else None
 
 
 def _listed(settings: dict[str, Any]) -> list[str | None]:
     """Special tokens that stand in a list, in a mapping of their own, or beside their ids."""
-    found: list[Any] = list((settings.get("added_tokens_decoder") or {}).values())
+    tokens: list[Any] = list((settings.get("added_tokens_decoder") or {}).values())
     for key in LISTED_TOKENS:
         several = settings.get(key) or []
-        found += several.values() if isinstance(several, dict) else several
-    return [_content(each) for each in found]
+        tokens += several.values() if isinstance(several, dict) else several
+    return [_content(token) for token in tokens]
 
 
 def _content(token: Any) -> str | None:
@@ -101,7 +105,7 @@ def _parsed(file: Path, _changed: int, _size_bytes: int) -> tuple[dict[str, int]
     try:
         entries = content["model"]["vocab"]
         pairs = entries.items() if isinstance(entries, dict) else ((pair[0], i) for i, pair in enumerate(entries))
-        known = {**dict(pairs), **{each["content"]: each["id"] for each in content.get("added_tokens") or []}}
+        known = {**dict(pairs), **{token["content"]: token["id"] for token in content.get("added_tokens") or []}}
         return known, max(known.values(), default=-1)
     except (KeyError, TypeError, AttributeError, IndexError) as error:
         raise ValueError(f"{file} is not a tokenizer file") from error

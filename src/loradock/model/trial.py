@@ -50,17 +50,17 @@ def check(file: Path) -> None:
     if not ended.code:
         return
     lines = [line.strip() for line in (ended.stdout + ended.stderr).splitlines() if line.strip()]
-    words = lines[-1 if lines[0].startswith("Traceback") else 0][:300] if lines else ""
+    message = lines[-1 if lines[0].startswith("Traceback") else 0][:300] if lines else ""
     if ended.code == ABSENT:
         hint = "loradock env-check --only packages says what is installed otherwise than as locked"
-        raise EnvironmentUnfit(f"tokenizers cannot be imported: {words}", hint=hint)
+        raise EnvironmentUnfit(f"tokenizers cannot be imported: {message}", hint=hint)
     if ended.code == REFUSED:
-        raise _refusal(file, f"cannot be read: {words}")
+        raise _refusal(file, f"cannot be read: {message}")
     if ended.is_endless:
         raise _refusal(file, f"takes more than {seconds} s of CPU time to open and try")
     if ended.code == BROKE:
-        raise _refusal(file, f"makes the tokenizers library panic: {words}")
-    raise _refusal(file, f"ends the process that opens it ({ended.ending}): {words}")
+        raise _refusal(file, f"makes the tokenizers library panic: {message}")
+    raise _refusal(file, f"ends the process that opens it ({ended.ending}): {message}")
 
 
 def _refusal(file: Path, what: str) -> ModelError:

@@ -26,17 +26,17 @@ def note(base: BaseModel, tokens: dict[int, str], *, saved: Collection[str]) -> 
 
     `saved`: lora.modules_to_save, the modules that are trained whole. Only the rows that are compared are read.
     """
-    named: dict[str, list[int]] = {}
+    texts: dict[str, list[int]] = {}
     for module, weight in _matrices(base):
-        if module not in saved and (found := untrained(weight, ids=sorted(tokens))):
-            named[module] = found
-    if not named:
+        if module not in saved and (ids_untrained := untrained(weight, ids=sorted(tokens))):
+            texts[module] = ids_untrained
+    if not texts:
         return None
-    ids = sorted({number for found in named.values() for number in found})
-    modules = ", ".join([*saved, *named])
+    ids = sorted({number for ids_untrained in texts.values() for number in ids_untrained})
+    modules = ", ".join([*saved, *texts])
     return (
         f"warning: the base never trained {', '.join(tokens[number] for number in ids)}, which rows hold: what "
-        f"{' and '.join(named)} has for each is zero, or equal, and adapters do not change it. --set "
+        f"{' and '.join(texts)} has for each is zero, or equal, and adapters do not change it. --set "
         f"'lora.modules_to_save=[{modules}]' trains these whole, --set data.template=alpaca needs no control tokens"
     )
 
@@ -58,10 +58,10 @@ def untrained(weight: Any, *, ids: list[int]) -> list[int]:
     if not ids:
         return []
     usual = rows(range(0, vocabulary, step)).norm(dim=1).median()
-    own = rows(ids)
-    _, group, sizes = own.unique(dim=0, return_inverse=True, return_counts=True)
-    is_untrained = (own.norm(dim=1) <= NEAR_ZERO * usual) | (sizes[group] > 1)
-    return [number for number, found in zip(ids, is_untrained.tolist(), strict=True) if found]
+    rows_of_ids = rows(ids)
+    _, group, sizes = rows_of_ids.unique(dim=0, return_inverse=True, return_counts=True)
+    is_untrained = (rows_of_ids.norm(dim=1) <= NEAR_ZERO * usual) | (sizes[group] > 1)
+    return [number for number, is_bad in zip(ids, is_untrained.tolist(), strict=True) if is_bad]
 
 
 def _matrices(base: BaseModel) -> Iterator[tuple[str, Any]]:

@@ -26,49 +26,51 @@ def resolve(directory: Path, problems: list[Problem]) -> tuple[Path, ...]:
     An index beside a whole file is what a model in shards left behind, unless all its shards are there too.
     """
     for name in SINGLE:
-        whole, index = directory / name, directory / f"{name}.index.json"
+        single_file, index = directory / name, directory / f"{name}.index.json"
         if not index.is_file():
-            if whole.is_file():
-                return (whole,)
+            if single_file.is_file():
+                return (single_file,)
             continue
         wrong: list[Problem] = []
-        gone: list[Problem] = []
-        named = shards(index, wrong, gone)
-        if whole.is_file() and gone and not wrong:
-            return (whole,)
-        problems += [*wrong, *gone]
-        if whole.is_file() and named and named != (whole,):
+        missing: list[Problem] = []
+        shard_files = shards(index, wrong, missing)
+        if single_file.is_file() and missing and not wrong:
+            return (single_file,)
+        problems += [*wrong, *missing]
+        if single_file.is_file() and shard_files and shard_files != (single_file,):
             what = f"both {name} and an index of other files: which hold the weights is unclear; remove one"
             problems.append(Problem(what=what, file=str(directory)))
             return ()
-        return named
-    others = ", ".join(sorted(file.name for file in directory.glob("*.safetensors")))
+        return shard_files
+    names = ", ".join(sorted(file.name for file in directory.glob("*.safetensors")))
     what = "no weights (model.safetensors, or model.safetensors.index.json and its shards)"
-    problems.append(Problem(what=f"{what}, but {others}" if others else what, file=str(directory)))
+    problems.append(Problem(what=f"{what}, but {names}" if names else what, file=str(directory)))
     return ()
 
 
-def shards(index: Path, problems: list[Problem], gone: list[Problem]) -> tuple[Path, ...]:
+def shards(index: Path, problems: list[Problem], missing: list[Problem]) -> tuple[Path, ...]:
     """The files that an index names and that are there: names in its own directory. Those that are not go to `gone`."""
     try:
-        named = json_object(index, most_bytes=INDEX_BYTES).get("weight_map")
+        weight_map = json_object(index, most_bytes=INDEX_BYTES).get("weight_map")
     except ModelError as error:
-        problems += [Problem(what=f"not a weight index: {each.what}", file=str(index)) for each in error.problems]
+        problems += [Problem(what=f"not a weight index: {problem.what}", file=str(index)) for problem in error.problems]
         return ()
-    if not isinstance(named, dict) or not all(isinstance(name, str) for name in named.values()):
+    if not isinstance(weight_map, dict) or not all(isinstance(name, str) for name in weight_map.values()):
         problems.append(
             Problem(what="not a weight index: weight_map does not name a file for each tensor", file=str(index))
         )
         return ()
-    names = sorted(set(named.values()))
+    names = sorted(set(weight_map.values()))
     if not names:
         problems.append(Problem(what="names no file", file=str(index)))
     outside = [name for name in names if not is_plain(name)]
     elsewhere = "which is not a file in the same directory"
     problems += [Problem(what=f"names {shown(name)}, {elsewhere}", file=str(index)) for name in outside]
-    found = [index.with_name(name) for name in names if name not in outside]
-    gone += [Problem(what=f"shard {file.name} is missing", file=str(index)) for file in found if not file.is_file()]
-    return tuple(file for file in found if file.is_file())
+    shard_files = [index.with_name(name) for name in names if name not in outside]
+    missing += [
+        Problem(what=f"shard {file.name} is missing", file=str(index)) for file in shard_files if not file.is_file()
+    ]
+    return tuple(file for file in shard_files if file.is_file())
 
 
 def is_plain(name: str) -> bool:

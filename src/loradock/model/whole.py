@@ -34,19 +34,19 @@ def check(base: BaseModel) -> tuple[str, ...]:
     model: Any = source.on_meta(base)
     found_shapes = shapes(base.weight_files)
     with torch.device("meta"):
-        there = {name: torch.empty(shape) for name, shape in found_shapes.items()}
+        tensors = {name: torch.empty(shape) for name, shape in found_shapes.items()}
     with quiet(), source.reading_config(base.directory, "describes a model that transformers cannot build"):
-        _, found = type(model).from_pretrained(
+        _, loading = type(model).from_pretrained(
             None,
             config=base.config,
-            state_dict=there,
+            state_dict=tensors,
             device_map="meta",
             output_loading_info=True,
             ignore_mismatched_sizes=True,
         )
-    wrong = [f"{name} is missing" for name in sorted(found["missing_keys"])]
-    for name, has, wanted in sorted(found["mismatched_keys"]):
-        wrong.append(f"{name} is {list(has)}, and config.json asks for {list(wanted)}")
+    wrong = [f"{name} is missing" for name in sorted(loading["missing_keys"])]
+    for name, has, expected_shape in sorted(loading["mismatched_keys"]):
+        wrong.append(f"{name} is {list(has)}, and config.json asks for {list(expected_shape)}")
     if wrong:
         more = [f"and {len(wrong) - SHOWN} more"] if len(wrong) > SHOWN else []
         raise ModelError(
@@ -55,7 +55,7 @@ def check(base: BaseModel) -> tuple[str, ...]:
             hint="copy the whole directory again; a classifier or an encoder is not a causal language model",
             problems=[Problem(what=what) for what in [*wrong[:SHOWN], *more]],
         )
-    unused = tuple(sorted(found["unexpected_keys"]))
+    unused = tuple(sorted(loading["unexpected_keys"]))
     if more := whole_layers(unused, like=model.state_dict()):
         raise ModelError(
             f"{base.directory} holds more layers than its config.json says: {', '.join(more[:SHOWN])} would be left "
@@ -77,8 +77,8 @@ def whole_layers(unused: Iterable[str], *, like: Iterable[str]) -> tuple[str, ..
         for (path, number), names in sorted(extra.items())
         if (path, number) not in modules
         and any(
-            path == other and len(names) == len(known) and len(names - known) <= 1
-            for (other, _), known in modules.items()
+            path == module and len(names) == len(known) and len(names - known) <= 1
+            for (module, _), known in modules.items()
         )
     )
 
@@ -94,10 +94,10 @@ def numbered(names: Iterable[str]) -> dict[tuple[str, int], set[str]]:
 
 def shapes(of: Iterable[Path]) -> dict[str, tuple[int, ...]]:
     """{tensor: shape} over weight files of either kind. Raises ModelError for a pickled file that torch refuses."""
-    found: dict[str, tuple[int, ...]] = {}
+    shapes_read: dict[str, tuple[int, ...]] = {}
     for file in of:
-        found |= pickled(file) if file.suffix == ".bin" else headers.shapes([file])
-    return found
+        shapes_read |= pickled(file) if file.suffix == ".bin" else headers.shapes([file])
+    return shapes_read
 
 
 def pickled(file: Path) -> dict[str, tuple[int, ...]]:

@@ -43,24 +43,24 @@ def changed_config(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     values: dict[str, Any] = config.model_dump(mode="json")
     for setting in settings:
         key, _, text = setting.partition("=")
-        here = values
+        section = values
         *sections, last = key.split(".")
         for name in sections:
-            here = here[name]
-        here[last] = parse_value(text, file=f"--set {key}")
+            section = section[name]
+        section[last] = parse_value(text, file=f"--set {key}")
     what = "the configuration has problems"
     try:
         new = RunConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigError(what, problems=[Problem(what=each["msg"]) for each in error.errors()]) from error
-    if found := [finding for rule in rules.RULES for finding in rule(new)]:
-        raise ConfigError(what, problems=[Problem(what=each.what, hint=each.hint) for each in found])
+        raise ConfigError(what, problems=[Problem(what=problem["msg"]) for problem in error.errors()]) from error
+    if problems := [finding for rule in rules.RULES for finding in rule(new)]:
+        raise ConfigError(what, problems=[Problem(what=problem.what, hint=problem.hint) for problem in problems])
     return new
 
 
-def targets_of(model: ModelFacts, wanted: str | tuple[str, ...]) -> tuple[str, ...]:
+def targets_of(model: ModelFacts, setting: str | tuple[str, ...]) -> tuple[str, ...]:
     """Dotted names of the layers that these targets get an adapter on."""
     names = tuple(layer.name for layer in model.linears)
-    if isinstance(wanted, str):
+    if isinstance(setting, str):
         return names
-    return tuple(name for name in names if any(f".{name}".endswith(f".{target}") for target in wanted))
+    return tuple(name for name in names if any(f".{name}".endswith(f".{target}") for target in setting))

@@ -76,8 +76,8 @@ class Context:
     @property
     def step_samples(self) -> int:
         """Samples of a full optimiser step; pairs that have fewer negatives, or fill no batch, make it smaller."""
-        asked, data = self.config.step_samples, self.data
-        return min(asked, math.ceil(data.samples_per_epoch / data.steps_per_epoch)) if data.pairs else asked
+        setting, data = self.config.step_samples, self.data
+        return min(setting, math.ceil(data.samples_per_epoch / data.steps_per_epoch)) if data.pairs else setting
 
     @property
     def row_tokens(self) -> int:
@@ -162,9 +162,9 @@ class Context:
             "packing": engine.always_packs if train.packing == "auto" else train.packing,
             "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
         }
-        other = replace(self, plan=self.plan.supposing(**guess))
+        smallest = replace(self, plan=self.plan.supposing(**guess))
         is_paged = self.on_gpu and optimizers.SMALLEST.name in engine.optimizers and train.optimizer == "auto"
-        return other.expected_bytes(
+        return smallest.expected_bytes(
             micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
             checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
             optimizer=optimizers.SMALLEST.name if is_paged else optimizers.named(train.optimizer).name,
@@ -250,10 +250,10 @@ class Context:
 
     def fast_choice(self) -> Choice | None:
         """The shape of the fast engine's passes that is fastest of those that fit; None where none does."""
-        asked = self.config.train.micro_batch
+        setting = self.config.train.micro_batch
         return pass_shape.choose(
             self.fast_memory,
-            rows=range(1, self.useful_rows + 1) if asked == "auto" else (asked,),
+            rows=range(1, self.useful_rows + 1) if setting == "auto" else (setting,),
             row_tokens=self.row_tokens,
             step_tokens=self.step_tokens,
             limits=self.limits,

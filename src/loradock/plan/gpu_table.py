@@ -64,10 +64,10 @@ def named(name: str) -> NamedGpu:
     UsageError, with what is near, for any other.
     """
     gpus = {bare(word): gpu for gpu in reversed(table()) for word in (gpu.key, gpu.name, *gpu.called)}
-    wanted = bare(name)
-    if wanted in gpus:
-        return gpus[wanted]
-    raise UsageError(f"unknown GPU: {name!r}", hint=_near(wanted))
+    query = bare(name)
+    if query in gpus:
+        return gpus[query]
+    raise UsageError(f"unknown GPU: {name!r}", hint=_near(query))
 
 
 def bare(name: str) -> str:
@@ -75,14 +75,14 @@ def bare(name: str) -> str:
     return re.sub(r"[^a-z0-9]", "", re.sub(r"nvidia|tesla|geforce|rtx", "", name.lower()))
 
 
-def _near(wanted: str) -> str:
+def _near(query: str) -> str:
     """Those that begin so, the one that is spelt alike, or all."""
     keys = sorted(gpu.key for gpu in table())
-    begin = [key for key in keys if wanted and bare(key).startswith(wanted)]
+    begin = [key for key in keys if query and bare(key).startswith(query)]
     if len(begin) > 1:
         return f"which one: {', '.join(begin)}?"
     spelt = {bare(key): key for key in keys}
-    near = begin[0] if begin else spelt.get(nearest(wanted, spelt) or "")
+    near = begin[0] if begin else spelt.get(nearest(query, spelt) or "")
     return sentence(near) if near else f"one of {', '.join(keys)}"
 
 
@@ -91,10 +91,10 @@ def known_as(name: str) -> NamedGpu | None:
 
     A part of a GPU (MIG, vGPU) and a variant (Laptop, Ti, D) have other figures than the GPU whose name they carry.
     """
-    words = set(re.split(r"[\s-]+", name.lower()))
+    name_words = set(re.split(r"[\s-]+", name.lower()))
     for gpu in table():
-        wanted = {word.lower() for word in gpu.words}
-        if wanted <= words and not any(VARIANT.fullmatch(word) for word in words - wanted):
+        hints = {word.lower() for word in gpu.words}
+        if hints <= name_words and not any(VARIANT.fullmatch(word) for word in name_words - hints):
             return gpu
     return None
 

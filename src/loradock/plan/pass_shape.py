@@ -53,14 +53,14 @@ def choose(
 
     `step_tokens` are those that one process sees in an optimiser step.
     """
-    found: list[Choice] = []
+    shapes: list[Choice] = []
     for count in rows:
         shape = fitted(memory, tokens=count * row_tokens, limits=limits)
         if shape is None:
             continue
         seconds = step_seconds(memory, shape, step_tokens=step_tokens, data=data, rates=rates)
-        found.append(Choice(rows=count, shape=shape, needed_bytes=memory.total(shape), step_seconds=seconds))
-    return min(found, key=lambda each: (each.step_seconds, each.rows), default=None)
+        shapes.append(Choice(rows=count, shape=shape, needed_bytes=memory.total(shape), step_seconds=seconds))
+    return min(shapes, key=lambda shape: (shape.step_seconds, shape.rows), default=None)
 
 
 def step_seconds(memory: FastMemory, shape: Shape, *, step_tokens: float, data: Rows, rates: Rates) -> float:

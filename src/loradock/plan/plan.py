@@ -136,8 +136,8 @@ KNOBS = tuple(field.name for field in fields(Plan) if str(field.type).startswith
 def draft(decisions: Iterable[Decision[Any]]) -> Plan:
     """A plan of which these decisions alone are taken; the last of a name counts. Any other attribute is missing."""
     plan = object.__new__(Plan)
-    for each in decisions:
-        object.__setattr__(plan, each.name, each)
+    for decision in decisions:
+        object.__setattr__(plan, decision.name, decision)
     return plan
 
 

@@ -61,17 +61,17 @@ def fitting(
 
     `at_length` counts the rows at another longest length. Raises what `make` raises for the shortest.
     """
-    said = dict(reasons or {})
+    texts = dict(reasons or {})
     while True:
         try:
-            return make(config, facts=facts, model=model, data=data, reasons=said)
+            return make(config, facts=facts, model=model, data=data, reasons=texts)
         except OutOfMemory as error:
             shorter = max(SHORTEST_TOKENS, data.limit_tokens // 2)
             if config.data.max_length != "auto" or shorter >= data.limit_tokens:
                 raise
-            said["max_length"] = f"longer samples do not fit in memory: {error.what}"
-            before, data = data.limit_tokens, at_length(shorter)
-            if data.limit_tokens >= before:  # texts to embed have lengths of their own
+            texts["max_length"] = f"longer samples do not fit in memory: {error.what}"
+            previous, data = data.limit_tokens, at_length(shorter)
+            if data.limit_tokens >= previous:  # texts to embed have lengths of their own
                 raise
 
 

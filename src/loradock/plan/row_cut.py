@@ -73,14 +73,14 @@ def _cut(data: DataFacts, length: int) -> DataFacts:
 def _dropped(data: DataFacts, length: int) -> DataFacts:
     """The shorter rows: one that is longer than `length` has `length + mean` tokens on average. One row stays."""
     rows = min(longer_rows(data, length), data.train_rows - 1)
-    left = data.train_rows - rows
-    lost = min(data.tokens - left, round(rows * min(data.longest_tokens, length + data.mean_tokens)))
-    lost = max(lost, data.tokens - left * length)
+    dropped = data.train_rows - rows
+    lost = min(data.tokens - dropped, round(rows * min(data.longest_tokens, length + data.mean_tokens)))
+    lost = max(lost, data.tokens - dropped * length)
     short = _without(data, tokens=lost)
     return replace(
         short,
-        train_rows=left,
-        samples_per_epoch=max(1, round(data.samples_per_epoch * left / data.train_rows)),
+        train_rows=dropped,
+        samples_per_epoch=max(1, round(data.samples_per_epoch * dropped / data.train_rows)),
         dropped_rows=data.dropped_rows + rows,
         longest_tokens=length,
     )

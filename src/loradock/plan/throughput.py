@@ -92,34 +92,36 @@ def fast_seconds(
 ) -> dict[str, float]:
     """Seconds of one micro-batch of `tokens` real tokens in the fast engine, by what takes them."""
     size = BYTES[setting.dtype]
-    again = shape.checkpointed / widths.layers
+    recomputed = shape.checkpointed / widths.layers
     forward, backward = _fast_copies(widths)
-    copies = widths.layers * (forward * (1 + again) + backward)
-    second = again * (1 - widths.hidden * widths.inner / widths.weights)  # without the last product, which none reads
+    copies = widths.layers * (forward * (1 + recomputed) + backward)
+    second = recomputed * (
+        1 - widths.hidden * widths.inner / widths.weights
+    )  # without the last product, which none reads
     passes = widths.layers * (2 + second)
-    dequantised = passes - _cached_passes(widths, shape, second=second / again if again else 0.0)
+    dequantised = passes - _cached_passes(widths, shape, second=second / recomputed if recomputed else 0.0)
     dense = widths.weights * (NF4_BYTES + size) if setting.storage.is_dequantised else 0.0
     documents = 0.0 if setting.has_flash or not setting.on_gpu else tokens / max(1.0, rows.mean_tokens)
     return {
         "products": 2 * passes * widths.weights * tokens / rates.flops,
         "traffic": copies * size * tokens / rates.bytes,
-        "attention": _attention_flops(widths, rows) * (1 + 2.5 + again) * tokens / (rates.flops * ATTENTION_SHARE),
+        "attention": _attention_flops(widths, rows) * (1 + 2.5 + recomputed) * tokens / (rates.flops * ATTENTION_SHARE),
         "scores": 0.0
         if setting.has_flash
-        else _score_bytes(widths, rows, size=size, again=again) * tokens / rates.bytes,
+        else _score_bytes(widths, rows, size=size, again=recomputed) * tokens / rates.bytes,
         "head": _head_seconds(widths, rows, rates=rates, size=size, products=2) * tokens,
         "weights": passes * widths.weights * size / rates.bytes,
         "dequantise": dequantised * dense / rates.dequantise_bytes,
-        "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + again / 3) * rates.kernel_seconds,
-        "documents": documents * widths.layers * (1 + again / 3) * DOCUMENT_SECONDS,
+        "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + recomputed / 3) * rates.kernel_seconds,
+        "documents": documents * widths.layers * (1 + recomputed / 3) * DOCUMENT_SECONDS,
     }
 
 
 def fast_host_seconds(layers: int, shape: Shape) -> float:
     """Seconds of the host for one micro-batch of this shape in the fast engine, whatever its tokens."""
-    again, cached = shape.checkpointed, shape.cached
-    launches = FAST_KERNELS_A_LAYER * (layers + again / 3)
-    python = layers * FAST_HOST_SECONDS_A_LAYER + again * FAST_CHECKPOINTED_SECONDS - cached * FAST_CACHED_SECONDS
+    recomputed, cached = shape.checkpointed, shape.cached
+    launches = FAST_KERNELS_A_LAYER * (layers + recomputed / 3)
+    python = layers * FAST_HOST_SECONDS_A_LAYER + recomputed * FAST_CHECKPOINTED_SECONDS - cached * FAST_CACHED_SECONDS
     return python + launches * DRIVER_SECONDS_A_LAUNCH
 
 

@@ -38,26 +38,26 @@ def proposed(context: Context) -> tuple[Trial, ...]:
 
 def outcomes(context: Context, *, at_length: AtLength | None = None) -> list[tuple[Trial, Context | OutOfMemory]]:
     """Each of them with what it comes to; `at_length` as in `changed`."""
-    seen = {_identity(context, ())}
-    found: list[tuple[Trial, Context | OutOfMemory]] = []
-    for trial in (each for name in names() for each in knob(name).propose(context)):
+    identities = {_identity(context, ())}
+    results: list[tuple[Trial, Context | OutOfMemory]] = []
+    for trial in (trial for name in names() for trial in knob(name).propose(context)):
         try:
-            after = changed(context, trial.settings, at_length=at_length)
-            identity = _identity(after, trial.settings)
+            changed_context = changed(context, trial.settings, at_length=at_length)
+            identity = _identity(changed_context, trial.settings)
         except OutOfMemory as full:
-            after, identity = full, trial.name
+            changed_context, identity = full, trial.name
         except (ConfigError, EnvironmentUnfit):
             continue
-        if identity not in seen:
-            seen.add(identity)
-            found.append((trial, after))
-    return found
+        if identity not in identities:
+            identities.add(identity)
+            results.append((trial, changed_context))
+    return results
 
 
 def names() -> list[str]:
     """All knobs, in the order in which their trials are shown."""
-    others = sorted({module.name for module in iter_modules(knobs.__path__)} - set(FIRST))
-    return [*FIRST, *others]
+    modules = sorted({module.name for module in iter_modules(knobs.__path__)} - set(FIRST))
+    return [*FIRST, *modules]
 
 
 def _identity(of: Context, settings: tuple[str, ...]) -> str:

@@ -77,11 +77,13 @@ def configuration(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any
     path = config.train.deepspeed
     if path is None:
         return ours
-    own = read(Path(path))
-    found = list(problems(own, config, plan, stage=stage, file=path))
-    if found:
-        raise ConfigError(f"{path} contradicts the run", hint="delete these keys, or follow each hint", problems=found)
-    return merged(ours, {key: value for key, value in given(own).items() if key in PASSED_ON})
+    settings = read(Path(path))
+    problems_found = list(problems(settings, config, plan, stage=stage, file=path))
+    if problems_found:
+        raise ConfigError(
+            f"{path} contradicts the run", hint="delete these keys, or follow each hint", problems=problems_found
+        )
+    return merged(ours, {key: value for key, value in given(settings).items() if key in PASSED_ON})
 
 
 def said(path: Path) -> dict[str, Any]:
@@ -110,8 +112,8 @@ def made(config: RunConfig, plan: Plan, *, stage: int) -> dict[str, Any]:
             "stage3_max_live_parameters": LIVE_NUMBERS,
         }
     if plan.cpu_offload.value:
-        held = {"device": "cpu", "pin_memory": plan.device.value == "cuda"}
-        zero |= {"offload_optimizer": held} | ({"offload_param": held} if stage == STAGES["zero3"] else {})
+        loader = {"device": "cpu", "pin_memory": plan.device.value == "cuda"}
+        zero |= {"offload_optimizer": loader} | ({"offload_param": loader} if stage == STAGES["zero3"] else {})
     return {
         "train_micro_batch_size_per_gpu": 1,
         "gradient_accumulation_steps": 1,
@@ -145,7 +147,7 @@ def read(path: Path) -> dict[str, Any]:
 
     try:
         text = regular.read_text(path)
-        own = json.loads(text, object_pairs_hook=pairs)
+        document = json.loads(text, object_pairs_hook=pairs)
     except OSError as error:
         raise InputMissing(
             f"train.deepspeed: {path} cannot be read: {error.strerror}", hint="--set train.deepspeed=null"
@@ -155,25 +157,25 @@ def read(path: Path) -> dict[str, Any]:
     except json.JSONDecodeError as error:
         problem = Problem(what=f"column {error.colno}: {error.msg}", file=str(path), line=error.lineno)
         raise ConfigError(f"{path} is not JSON", hint=f"python3 -m json.tool {path}", problems=[problem]) from error
-    whole = as_object(own)
-    if whole is None:
+    settings = as_object(document)
+    if settings is None:
         raise ConfigError(f"{path} is not a JSON object", hint='write {"zero_optimization": {...}}')
     if twice:
-        found = [Problem(what=f"{key} appears twice in one object", file=str(path)) for key in twice]
-        raise ConfigError(f"{path} has a duplicate key", hint="delete one of each", problems=found)
-    return whole
+        repeats = [Problem(what=f"{key} appears twice in one object", file=str(path)) for key in twice]
+        raise ConfigError(f"{path} has a duplicate key", hint="delete one of each", problems=repeats)
+    return settings
 
 
-def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: int, file: str) -> Iterator[Problem]:
+def problems(settings: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: int, file: str) -> Iterator[Problem]:
     """Every key that contradicts the run, does nothing in it, or is none of DeepSpeed's, each with its remedy."""
-    said = given(own)
-    section = {"optimizer": said.pop("optimizer")} if "optimizer" in said else {}
-    said |= {key: value for key, value in leaves(section).items() if value != {}}
-    for key, (ours, remedy) in agreed(config, plan, said).items():
-        if key in said and said[key] != ours:
-            yield Problem(what=f"{key} is {json.dumps(said[key])}, and the run's is {ours}", file=file, hint=remedy)
-    yield from dtype_problems(said, plan, file=file)
-    zero = as_object(said.get("zero_optimization", {}))
+    values = given(settings)
+    section = {"optimizer": values.pop("optimizer")} if "optimizer" in values else {}
+    values |= {key: value for key, value in leaves(section).items() if value != {}}
+    for key, (ours, remedy) in agreed(config, plan, values).items():
+        if key in values and values[key] != ours:
+            yield Problem(what=f"{key} is {json.dumps(values[key])}, and the run's is {ours}", file=file, hint=remedy)
+    yield from dtype_problems(values, plan, file=file)
+    zero = as_object(values.get("zero_optimization", {}))
     if zero is None:
         yield Problem(what="zero_optimization is not an object", file=file, hint='write {"stage": "auto"}')
     elif zero.get("stage", stage) != stage:
@@ -184,23 +186,23 @@ def problems(own: Mapping[str, Any], config: RunConfig, plan: Plan, *, stage: in
         what = "zero_optimization.offload_optimizer.device is none, and train.cpu_offload is true"
         yield Problem(what=what, file=file, hint="--set train.cpu_offload=false")
     known = {*PASSED_ON, *ELSEWHERE, *agreed(config, plan, {}), *DTYPES}
-    for key in said:
+    for key in values:
         if key in ELSEWHERE:
             yield Problem(what=f"{key} cannot be set in the DeepSpeed file", file=file, hint=ELSEWHERE[key])
         elif key not in known:
             section, _, name = key.rpartition(".")
-            beside = [other.rpartition(".")[2] for other in known if other.rpartition(".")[0] == section]
-            hint = did_you_mean(name, beside) or "delete it"
+            siblings = [key_known.rpartition(".")[2] for key_known in known if key_known.rpartition(".")[0] == section]
+            hint = did_you_mean(name, siblings) or "delete it"
             yield Problem(what=f"unsupported DeepSpeed key: {key}", file=file, hint=hint)
 
 
-def agreed(config: RunConfig, plan: Plan, said: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+def agreed(config: RunConfig, plan: Plan, values: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     """Key -> (the run's own value, what to type to have the file's). Written by a person, they have to be the same."""
     train, optimizer = config.train, optimizer_section(config, plan)
     hyperparameters = optimizers.named(plan.optimizer.value).hyperparameters
 
     def typed(key: str, ours: str) -> str:
-        return f"--set {ours}={json.dumps(said[key], separators=(',', ':'))}" if key in said else ""
+        return f"--set {ours}={json.dumps(values[key], separators=(',', ':'))}" if key in values else ""
 
     return {
         "train_batch_size": (train.global_batch, typed("train_batch_size", "train.global_batch")),
@@ -225,36 +227,36 @@ DTYPES = {"bf16": "bfloat16", "fp16": "float16", "bfloat16": "bfloat16", "torch_
 """Sections that say in which dtype products are made."""
 
 
-def dtype_problems(said: Mapping[str, Any], plan: Plan, *, file: str) -> Iterator[Problem]:
+def dtype_problems(values: Mapping[str, Any], plan: Plan, *, file: str) -> Iterator[Problem]:
     """Sections that switch on another dtype than the plan's."""
     ours = plan.compute_dtype.value
     for key, dtype in DTYPES.items():
-        section = as_object(said.get(key))
+        section = as_object(values.get(key))
         if section is None or section.get("enabled") is not True:
             continue
-        asked = dtype or str(section.get("dtype", "")).removeprefix("torch.")
-        if asked != ours:
-            what = f"{key} asks for {asked or 'a dtype of its own'}, and the run computes in {ours}"
-            yield Problem(what=what, file=file, hint=f"--set model.compute_dtype={asked or ours}")
+        setting = dtype or str(section.get("dtype", "")).removeprefix("torch.")
+        if setting != ours:
+            what = f"{key} asks for {setting or 'a dtype of its own'}, and the run computes in {ours}"
+            yield Problem(what=what, file=file, hint=f"--set model.compute_dtype={setting or ours}")
 
 
-def given(own: Mapping[str, Any]) -> dict[str, Any]:
+def given(settings: Mapping[str, Any]) -> dict[str, Any]:
     """What a file really says: every "auto" left out, as transformers' users write for "what the run says"."""
     return {
         key: value if section is None else given(section)
-        for key, value in own.items()
+        for key, value in settings.items()
         if value != AUTO and value is not None
         for section in [as_object(value)]
     }
 
 
-def merged(ours: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
+def merged(ours: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """Both, section by section; where both say something, the person's own word holds."""
-    both = dict(ours)
-    for key, value in own.items():
-        before, section = as_object(both.get(key)), as_object(value)
-        both[key] = value if before is None or section is None else merged(before, section)
-    return both
+    result = dict(ours)
+    for key, value in settings.items():
+        base, section = as_object(result.get(key)), as_object(value)
+        result[key] = value if base is None or section is None else merged(base, section)
+    return result
 
 
 def device_of(offload: Any) -> str | None:

@@ -54,14 +54,14 @@ def run(program: str, *arguments: str, seconds: int, more_bytes: int, stdin: str
     command = python.command("-c", LIMITS + program, str(seconds), str(more_bytes), *arguments)
     wall_seconds = max(LEAST_WALL_SECONDS, WALL_SECONDS_A_SECOND * seconds)
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             command, input=stdin, capture_output=True, text=True, errors="replace", timeout=wall_seconds, check=False
         )
     except subprocess.TimeoutExpired as error:
         return Ended(code=-signal.SIGKILL, stdout=_text(error.stdout), stderr=_text(error.stderr))
     except OSError as error:
         raise EnvironmentUnfit(f"no process could be started: {error}", hint="free memory or processes") from error
-    return Ended(code=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    return Ended(code=result.returncode, stdout=result.stdout, stderr=result.stderr)
 
 
 def _text(printed: bytes | str | None) -> str:

@@ -45,8 +45,8 @@ def require_numbers() -> None:
         try:
             kind(value)
         except ValueError:
-            wanted = "a whole number" if kind is int else "a number"
-            what = f"{name} must be {wanted}, not {value!r}: {package} cannot be imported with it"
+            kind_text = "a whole number" if kind is int else "a number"
+            what = f"{name} must be {kind_text}, not {value!r}: {package} cannot be imported with it"
             problems.append(Problem(what=what, hint=f"unset {name}"))
     if problems:
         raise EnvironmentUnfit("the environment has variables that libraries cannot read", problems=problems)

@@ -22,18 +22,18 @@ def leave_working_directory() -> None:
     What multiprocessing and libraries start is reached by PYTHONSAFEPATH. A folder that PYTHONPATH names stays, and the
     one that loradock itself was imported from; an empty part of PYTHONPATH (`:/folder`), which names none, goes.
     """
-    named = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
+    folders = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     if "PYTHONPATH" in os.environ:
-        os.environ["PYTHONPATH"] = os.pathsep.join(named)
+        os.environ["PYTHONPATH"] = os.pathsep.join(folders)
     os.environ[SAFE_PATH] = "1"
     try:
-        here = os.getcwd()
+        folder = os.getcwd()
     except FileNotFoundError:  # it was removed, and holds nothing
         return
-    if here == _package_folder():
-        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([here, *named]))
-    elif here not in map(os.path.abspath, named):
-        _remove(here)
+    if folder == _package_folder():
+        os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys([folder, *folders]))
+    elif folder not in map(os.path.abspath, folders):
+        _remove(folder)
 
 
 def _remove(folder: str) -> None:

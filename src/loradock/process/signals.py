@@ -45,11 +45,11 @@ def install() -> None:
 
 
 def _hear(number: int, _: FrameType | None) -> None:
-    now = time.monotonic()
-    is_impatient = number == signal.SIGINT and now - _heard.at > IMPATIENT_SECONDS
+    moment = time.monotonic()
+    is_impatient = number == signal.SIGINT and moment - _heard.at > IMPATIENT_SECONDS
     is_first = _heard.first is None
     if is_first:
-        _heard.first, _heard.at = signal.Signals(number), now
+        _heard.first, _heard.at = signal.Signals(number), moment
     if _heard.was_raised or (_heard.is_deferred and (is_first or not is_impatient)):
         return
     _heard.was_raised = True
@@ -76,11 +76,11 @@ def settle() -> None:
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
     """Inside, a signal is noted and not raised: the code polls `requested()` and ends at a safe point."""
-    before, _heard.is_deferred = _heard.is_deferred, True
+    state, _heard.is_deferred = _heard.is_deferred, True
     try:
         yield
     finally:
-        _heard.is_deferred = before
+        _heard.is_deferred = state
 
 
 @contextlib.contextmanager
@@ -89,11 +89,11 @@ def held() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
 def leave_group() -> None:

@@ -135,12 +135,12 @@ class _Stream(io.RawIOBase):
         return os.isatty(self.number)
 
     def write(self, data: Any, /) -> int:
-        rest = memoryview(data).cast("B")
-        size = len(rest)
+        remaining = memoryview(data).cast("B")
+        size = len(remaining)
         try:
-            while rest and self._is_ready():
+            while remaining and self._is_ready():
                 with contextlib.suppress(BlockingIOError):  # a descriptor that others share may be non-blocking
-                    rest = rest[os.write(self.number, rest[:PIPE_BYTES]) :]
+                    remaining = remaining[os.write(self.number, remaining[:PIPE_BYTES]) :]
         except OSError as error:
             _lost[NAMES[self.number]] = error
             _drop(self.number)
@@ -152,8 +152,8 @@ class _Stream(io.RawIOBase):
             return True
         poll = select.poll()
         poll.register(self.number, select.POLLOUT)
-        ready = poll.poll(0 if self.is_stuck else PATIENCE_SECONDS * 1000)
-        self.is_stuck = not ready
+        events = poll.poll(0 if self.is_stuck else PATIENCE_SECONDS * 1000)
+        self.is_stuck = not events
         if self.is_stuck:
             what = f"its reader did not read for {PATIENCE_SECONDS:.0f} s"
             _lost[NAMES[self.number]] = TimeoutError(errno.ETIMEDOUT, what)

@@ -47,9 +47,9 @@ def write(exit_code: int, reason: LoradockError | str, **facts: Any) -> str | No
 
 
 def _file() -> Path | None:
-    named = os.environ.get(ENVIRONMENT)
-    file = Path(named) if named else DEFAULT
-    if not named and not (file.exists() and os.access(file, os.W_OK)):
+    path = os.environ.get(ENVIRONMENT)
+    file = Path(path) if path else DEFAULT
+    if not path and not (file.exists() and os.access(file, os.W_OK)):
         return None
     is_told = os.environ.get("RANK", "0") != "0" and file.exists() and file.stat().st_size > 0
     return None if is_told else file  # why rank 0 ended counts more than what that did to the others
@@ -74,12 +74,12 @@ def _fitting(exit_code: int, reason: LoradockError | str, facts: dict[str, Any])
         longer = {**content, **longer, **content}  # a fact never replaces one of the fixed fields
         content = longer if _size_bytes(longer) <= LIMIT_BYTES else content
     problems = reason.problems if isinstance(reason, LoradockError) else ()
-    shown: list[str] = []
+    lines_shown: list[str] = []
     for problem in problems:
-        longer = {**content, "problems": [*shown, text(problem, FACT_BYTES)], "problem_count": len(problems)}
+        longer = {**content, "problems": [*lines_shown, text(problem, FACT_BYTES)], "problem_count": len(problems)}
         if _size_bytes(longer) > LIMIT_BYTES:
             break
-        content, shown = longer, longer["problems"]
+        content, lines_shown = longer, longer["problems"]
     return json.dumps(content) + "\n"
 
 

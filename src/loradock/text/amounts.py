@@ -19,7 +19,7 @@ TIMES = (
 
 def size_text(size_bytes: float, *, rounded: Callable[[float], int] = round) -> str:
     """Bytes: `1.34 GiB`, `12.0 MiB`, `40 KiB`."""
-    length, digits, unit = next((each for each in SIZES if abs(size_bytes) >= each[0]), SIZES[-1])
+    length, digits, unit = next((size for size in SIZES if abs(size_bytes) >= size[0]), SIZES[-1])
     return f"{rounded(size_bytes * 10**digits / length) / 10**digits:,.{digits}f} {unit}"
 
 
@@ -46,15 +46,15 @@ def percent(share: float, *, digits: int = 0) -> str:
         return f"{100 * share:.0f} %"
     if not 0 < share < 1:
         return f"{100 * share:.{digits}f} %"
-    enough = next((each for each in range(digits, 4) if 0 < round(100 * share, each) < 100), None)
+    enough = next((places for places in range(digits, 4) if 0 < round(100 * share, places) < 100), None)
     if enough is None:
         return "under 0.001 %" if share < 0.5 else "over 99.999 %"
     return f"{100 * share:.{enough}f} %"
 
 
-def percent_of(part: int, whole: int) -> str:
+def percent_of(part: int, total: int) -> str:
     """What a part is of the whole, with one digit: `12.5 %`; 0 % of nothing."""
-    return percent(part / whole if whole else 0.0, digits=1)
+    return percent(part / total if total else 0.0, digits=1)
 
 
 def counted(number: int, noun: str) -> str:

@@ -31,15 +31,15 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
     for value in sorted(secrets, key=len, reverse=True):  # the longest before what it holds
         text = text.replace(value, secrets[value])
     text = ADDRESS.sub(r"\1<credentials>@", text)
-    for form, shown in FORMS:
-        text = re.sub(form, shown, text)
+    for form, encode in FORMS:
+        text = re.sub(form, encode, text)
     return text
 
 
 def of(environ: Mapping[str, str]) -> dict[str, str]:
     """{value: `<NAME>`} for each variable whose name says that it is secret, in every spelling."""
-    named = {name: value for name, value in environ.items() if is_secret(name)}
-    return {spelling: f"<{name}>" for name, value in named.items() for spelling in spellings(value)}
+    secrets = {name: value for name, value in environ.items() if is_secret(name)}
+    return {spelling: f"<{name}>" for name, value in secrets.items() for spelling in spellings(value)}
 
 
 def is_secret(name: str) -> bool:

@@ -19,5 +19,5 @@ def on_one_line(text: str) -> str:
     return ON_ONE_LINE.sub(_spelt, text)
 
 
-def _spelt(found: re.Match[str]) -> str:
-    return found[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+def _spelt(match: re.Match[str]) -> str:
+    return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")

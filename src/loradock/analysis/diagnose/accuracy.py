@@ -47,7 +47,7 @@ def arms_of(search: Search, *, names: Sequence[str]) -> list[Arm]:
 
 
 def measure(
-    arms: Sequence[Arm], asked: Asked, *, train: TrainWords, folder: Path, tell: Callable[[str], None]
+    arms: Sequence[Arm], job: Asked, *, train: TrainWords, folder: Path, tell: Callable[[str], None]
 ) -> dict[str, Any]:
     """Train and ask the baseline, then each arm: `{"steps", "limit", "tasks", "rows": {name: figures or failure}}`.
 
@@ -57,46 +57,46 @@ def measure(
     baseline = folder / FOLDER / BASELINE
     rows: dict[str, Any] = {}
     for name, settings in ((BASELINE, ()), *((arm.name, arm.settings) for arm in arms)):
-        tell(f"accuracy of {name}: {asked.steps} steps, then {', '.join(asked.tasks)} ...")
+        tell(f"accuracy of {name}: {job.steps} steps, then {', '.join(job.tasks)} ...")
         run = folder / FOLDER / slug(name)
-        words = [*train((*settings, f"train.max_steps={asked.steps}")), "--output", str(run)]
-        failure = _loradock(words, log=run.with_name(f"{run.name}.log"))
-        rows[name] = {"failure": failure} if failure else _ask(run, asked, against=run != baseline and baseline)
+        arguments = [*train((*settings, f"train.max_steps={job.steps}")), "--output", str(run)]
+        failure = _loradock(arguments, log=run.with_name(f"{run.name}.log"))
+        rows[name] = {"failure": failure} if failure else _ask(run, job, against=run != baseline and baseline)
         if "failure" in rows[BASELINE]:
             break
-    return {"steps": asked.steps, "limit": asked.limit, "tasks": list(asked.tasks), "rows": rows}
+    return {"steps": job.steps, "limit": job.limit, "tasks": list(job.tasks), "rows": rows}
 
 
-def _ask(run: Path, asked: Asked, *, against: Path | bool) -> dict[str, Any]:
+def _ask(run: Path, job: Asked, *, against: Path | bool) -> dict[str, Any]:
     """Each task's score, and its difference from the baseline."""
-    words = ["evaluate", str(run), *(word for task in asked.tasks for word in ("--task", task))]
-    words += ["--limit", str(asked.limit)] if asked.limit else []
-    words += ["--against", str(against)] if against else []
-    if failure := _loradock(words, log=run.with_name(f"{run.name}.evaluate.log")):
+    arguments = ["evaluate", str(run), *(word for task in job.tasks for word in ("--task", task))]
+    arguments += ["--limit", str(job.limit)] if job.limit else []
+    arguments += ["--against", str(against)] if against else []
+    if failure := _loradock(arguments, log=run.with_name(f"{run.name}.evaluate.log")):
         return {"failure": failure}
-    found = json.loads((run / "evaluations" / "results.json").read_text(encoding="utf-8"))
-    compared = found.get("against", {}).get("tasks", {})
-    scores = {each["task"]: {**each["score"], "majority": each.get("majority")} for each in found["tasks"]}
+    results = json.loads((run / "evaluations" / "results.json").read_text(encoding="utf-8"))
+    compared = results.get("against", {}).get("tasks", {})
+    scores = {task["task"]: {**task["score"], "majority": task.get("majority")} for task in results["tasks"]}
     return {name: {**score, **_difference(compared.get(name))} for name, score in scores.items()}
 
 
 def _difference(compared: Mapping[str, Any] | None) -> dict[str, Any]:
     if compared is None:
         return {}
-    found = compared["difference"]
+    interval = compared["difference"]
     return {
-        "difference": found["difference"],
-        "interval": [found["low"], found["high"]],
+        "difference": interval["difference"],
+        "interval": [interval["low"], interval["high"]],
         "p_holm": compared["p_holm"],
     }
 
 
-def _loradock(words: Sequence[str], *, log: Path) -> str | None:
+def _loradock(arguments: Sequence[str], *, log: Path) -> str | None:
     """Run the command with its words in a log; None where it went well, else its last error."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("w", encoding="utf-8") as stream:
         process = subprocess.Popen(
-            python.command("-m", "loradock", *words), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
+            python.command("-m", "loradock", *arguments), stdin=subprocess.DEVNULL, stdout=stream, stderr=stream
         )
         try:
             code = process.wait()
@@ -106,10 +106,10 @@ def _loradock(words: Sequence[str], *, log: Path) -> str | None:
             raise
     if code == 0:
         return None
-    said = log.read_text(encoding="utf-8", errors="replace").strip()
-    if "error: " not in said:
-        return f"exit code {code}: {said[said.rfind(chr(10)) + 1 :]}"
-    return "; ".join(line.strip() for line in said[said.rindex("error: ") + len("error: ") :].splitlines())
+    output = log.read_text(encoding="utf-8", errors="replace").strip()
+    if "error: " not in output:
+        return f"exit code {code}: {output[output.rfind(chr(10)) + 1 :]}"
+    return "; ".join(line.strip() for line in output[output.rindex("error: ") + len("error: ") :].splitlines())
 
 
 def lines(content: Mapping[str, Any]) -> Iterator[str]:
@@ -117,17 +117,17 @@ def lines(content: Mapping[str, Any]) -> Iterator[str]:
     rows = content["rows"]
     of_each = f", {content['limit']} rows each" if content["limit"] else ""
     yield f"accuracy after {content['steps']} steps ({', '.join(content['tasks'])}{of_each}):"
-    for name, found in rows.items():
-        if "failure" in found:
-            yield f"  {name}: not measured: {found['failure']}"
+    for name, outcome in rows.items():
+        if "failure" in outcome:
+            yield f"  {name}: not measured: {outcome['failure']}"
             continue
-        yield f"  {name}: " + "; ".join(_line(task, score) for task, score in found.items())
+        yield f"  {name}: " + "; ".join(_line(task, score) for task, score in outcome.items())
 
 
 def _line(task: str, score: Mapping[str, Any]) -> str:
-    shown = f"{task} {100 * score['value']:.1f} %"
+    score_text = f"{task} {100 * score['value']:.1f} %"
     if "difference" not in score:
-        return f"{shown} ({100 * score['low']:.1f} to {100 * score['high']:.1f})"
-    low, high = (100 * each for each in score["interval"])
+        return f"{score_text} ({100 * score['low']:.1f} to {100 * score['high']:.1f})"
+    low, high = (100 * bound for bound in score["interval"])
     verdict = " (worse)" if high < 0 else " (better)" if low > 0 else ""
-    return f"{shown}, {100 * score['difference']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}{verdict}"
+    return f"{score_text}, {100 * score['difference']:+.1f} points, 95 % interval {low:+.1f} to {high:+.1f}{verdict}"

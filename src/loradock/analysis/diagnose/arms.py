@@ -25,15 +25,15 @@ class Arm:
         """The trial of an arm that has just one."""
         return self.trials[0]
 
-    def against(self, other: Arm) -> list[float]:
+    def against(self, baseline: Arm) -> list[float]:
         """The logarithm of how much faster than another one, for each round in which both were measured."""
-        both = sorted(self.rounds.keys() & other.rounds.keys())
-        return [self.rounds[each].faster_than(other.rounds[each]) for each in both]
+        rounds = sorted(self.rounds.keys() & baseline.rounds.keys())
+        return [self.rounds[round_number].faster_than(baseline.rounds[round_number]) for round_number in rounds]
 
     @property
     def measured(self) -> Measured | None:
         """The mean over its rounds."""
-        return mean([self.rounds[each] for each in sorted(self.rounds)]) if self.rounds else None
+        return mean([self.rounds[round_number] for round_number in sorted(self.rounds)]) if self.rounds else None
 
 
 def rotated(arms: Sequence[Arm], by: int) -> list[Arm]:

@@ -92,19 +92,19 @@ def measure(loaded: Loaded, *, facts: Facts, directory: Path, task: Task) -> Mea
     """Run the task and read what it came to. Raises what a run raises."""
     short = replace(loaded, config=shortened(loaded.config, task))
     plan = run_to(Watch(task=task), short, facts=facts, directory=directory)
-    whole = planner.make(loaded.config, facts=facts, model=plan.model, data=plan.data)
-    cadence = asdict(whole.cadence.value)
+    run_plan = planner.make(loaded.config, facts=facts, model=plan.model, data=plan.data)
+    cadence = asdict(run_plan.cadence.value)
     figures = read(directory, cadence=cadence, warmup_steps=task.warmup_steps, event_seconds=task.event_seconds)
-    predicted = context_of(whole, loaded.config, facts=facts)
+    predicted = context_of(run_plan, loaded.config, facts=facts)
     return Measured(
         **figures,
-        total_steps=whole.steps.value,
+        total_steps=run_plan.steps.value,
         lost_tokens=plan.data.lost_tokens,
         all_tokens=plan.data.tokens + plan.data.lost_tokens,
         cut_rows=plan.data.truncated_rows + plan.data.dropped_rows,
-        device=whole.device.value,
+        device=run_plan.device.value,
         engine=plan.engine.value,
-        micro_batch=whole.micro_batch.value,
+        micro_batch=run_plan.micro_batch.value,
         expected=tokens_per_second(predicted) if has_rates(predicted) else None,
     )
 
@@ -126,8 +126,8 @@ def shortened(config: RunConfig, task: Task) -> RunConfig:
     """
     last = task.last_step
 
-    def every(wanted: int | str) -> int:
-        return min(wanted, last) if isinstance(wanted, int) else last
+    def every(interval: int | str) -> int:
+        return min(interval, last) if isinstance(interval, int) else last
 
     evaluate = every(config.evaluation.every if "evaluation" in task.waits_for else last)
     save = every(config.checkpoints.every if "saving" in task.waits_for else last)

@@ -111,15 +111,15 @@ def run(work: Callable[[], object], *, folder: Path, limit_seconds: float) -> An
 def failed(code: int, log: str) -> Failed:
     """How a child came to nothing, by its exit code (negative: the signal that ended it) and what it wrote."""
     lines = [line.strip() for line in log.splitlines() if line.strip()]
-    said = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", FATAL))]
-    last = (said or lines or ["no output"])[-1]
-    words = redact.without(last, redact.of(os.environ))[:SHOWN_LETTERS]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith(("error: ", FATAL))]
+    last = (errors or lines or ["no output"])[-1]
+    reason = redact.without(last, redact.of(os.environ))[:SHOWN_LETTERS]
     if code < 0:
-        words = f"ended by {signal.Signals(-code).name}: {words}"
-    is_full = code == OutOfMemory.exit_code or any(each.lower() in log.lower() for each in MEMORY_WORDS)
+        reason = f"ended by {signal.Signals(-code).name}: {reason}"
+    is_full = code == OutOfMemory.exit_code or any(phrase.lower() in log.lower() for phrase in MEMORY_WORDS)
     if code == -signal.SIGKILL:
-        is_full, words = True, f"killed, probably out of memory: {words}"
-    return Failed(kind="out of memory" if is_full else "failed", words=words, exit_code=code)
+        is_full, reason = True, f"killed, probably out of memory: {reason}"
+    return Failed(kind="out of memory" if is_full else "failed", words=reason, exit_code=code)
 
 
 def _wait(child: int, *, limit_seconds: float) -> tuple[Any, int | None]:

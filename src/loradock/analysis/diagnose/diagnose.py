@@ -43,10 +43,10 @@ class Bench:
 
     def look(self, *, limit_seconds: float) -> Plan:
         """The plan of the configuration as it is. Raises what a run would have raised up to there."""
-        found = self.child(partial(attempt.look, self.load(()), facts=self.facts), limit_seconds=limit_seconds)
-        if isinstance(found, Failed):
-            raise failure(found, "the run cannot start")
-        return found.value
+        look = self.child(partial(attempt.look, self.load(()), facts=self.facts), limit_seconds=limit_seconds)
+        if isinstance(look, Failed):
+            raise failure(look, "the run cannot start")
+        return look.value
 
     def measure(
         self, settings: tuple[str, ...], waits_for: tuple[str, ...], event_seconds: dict[str, float], limit: float
@@ -64,12 +64,12 @@ class Bench:
         except LoradockError as error:
             what = "; ".join(problem.what for problem in error.problems) or error.what
             return Failed(kind="failed", words=what, exit_code=error.exit_code)
-        found = self.child(partial(attempt.measure, loaded, facts=self.facts, task=task), limit_seconds=limit)
-        if isinstance(found, Failed):
-            return found
-        measured = found.value
+        outcome = self.child(partial(attempt.measure, loaded, facts=self.facts, task=task), limit_seconds=limit)
+        if isinstance(outcome, Failed):
+            return outcome
+        measured = outcome.value
         if measured.device == "cpu":
-            measured = type(measured)(**{**asdict(measured), "memory_bytes": found.peak_bytes})
+            measured = type(measured)(**{**asdict(measured), "memory_bytes": outcome.peak_bytes})
         return measured
 
     def child(self, work: Callable[..., object], *, limit_seconds: float) -> Answer | Failed:
@@ -116,11 +116,11 @@ def chosen(trials: Sequence[Trial], names: Sequence[str]) -> tuple[Trial, ...]:
     return tuple(trial for trial in trials if not names or trial.name in names)
 
 
-def failure(found: Failed, what: str) -> LoradockError:
+def failure(outcome: Failed, what: str) -> LoradockError:
     """The error of a configuration that cannot be measured as it is."""
-    kind = OutOfMemory if found.kind == "out of memory" else LoradockError
-    error = kind(f"{what}: {found.words}", hint="loradock train with the same options says more")
-    error.exit_code = found.exit_code if found.exit_code > 0 else error.exit_code
+    kind = OutOfMemory if outcome.kind == "out of memory" else LoradockError
+    error = kind(f"{what}: {outcome.words}", hint="loradock train with the same options says more")
+    error.exit_code = outcome.exit_code if outcome.exit_code > 0 else error.exit_code
     return error
 
 
@@ -134,8 +134,8 @@ def identity(loaded: Loaded, *, facts: Facts, steps: int, warmup_steps: int) -> 
     }
     machine = {"cpus": facts.cpus, "gpus": [asdict(gpu) for gpu in facts.gpus]}
     packages = {f"version of {name}": version for name, version in facts.packages.items()}
-    found = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
-    return {name: json.dumps(value, sort_keys=True, default=str) for name, value in found.items()}
+    marks_of_run = {**config, **marks, **machine, **packages, "--steps": steps, "--warmup-steps": warmup_steps}
+    return {name: json.dumps(value, sort_keys=True, default=str) for name, value in marks_of_run.items()}
 
 
 def seconds_left(budget_seconds: float, since: float) -> float:

@@ -24,7 +24,7 @@ def document(search: Search, *, price_per_hour: float | None, published: Mapping
     baseline = search.baseline.measured
     assert baseline, "a diagnosis without a baseline is an error"
     cases = [search.case(arm) for arm in search.arms]
-    found = bottlenecks(cases, baseline)
+    causes = bottlenecks(cases, baseline)
     rows = [row(search, arm, baseline, price_per_hour=price_per_hour, published=published) for arm in search.arms]
     return {
         "format": FORMAT,
@@ -40,9 +40,10 @@ def document(search: Search, *, price_per_hour: float | None, published: Mapping
         },
         "device": baseline.device,
         "engine": baseline.engine,
-        "summary": summary(found, cases, baseline),
+        "summary": summary(causes, cases, baseline),
         "bottlenecks": [
-            {"name": each.name, "saving": each.saving, "sentence": each.sentence, "trial": each.trial} for each in found
+            {"name": cause.name, "saving": cause.saving, "sentence": cause.sentence, "trial": cause.trial}
+            for cause in causes
         ],
         "phases": {phase: baseline.breakdown.share(phase) for phase in baseline.phases},
         "padding_share": baseline.padding_share,
@@ -132,8 +133,8 @@ def as_yaml(settings: tuple[str, ...]) -> str:
     for setting in settings:
         key, _, text = setting.partition("=")
         *sections, last = key.split(".")
-        here = tree
+        section = tree
         for name in sections:
-            here = cast("dict[str, Any]", here.setdefault(name, {}))
-        here[last] = parse_value(text, file=f"--set {key}")
+            section = cast("dict[str, Any]", section.setdefault(name, {}))
+        section[last] = parse_value(text, file=f"--set {key}")
     return yaml.safe_dump(tree, sort_keys=False)

@@ -63,9 +63,9 @@ class Measured:
         """Of the whole run's steps."""
         return self.total_steps * self.seconds
 
-    def faster_than(self, other: Measured) -> float:
+    def faster_than(self, baseline: Measured) -> float:
         """The logarithm of how many times more real tokens a second this one trains."""
-        return math.log(self.breakdown.tokens_per_second / other.breakdown.tokens_per_second)
+        return math.log(self.breakdown.tokens_per_second / baseline.breakdown.tokens_per_second)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,22 +92,22 @@ def read(
     for name, lines in happened.items():
         if not lines and name in event_seconds:
             lines.append({"seconds": event_seconds[name]})
-    found = step_time.of(
+    breakdown = step_time.of(
         train,
         evaluations=happened["evaluation"],
         checkpoints=happened["saving"],
         cadence={name: steps or 1 for name, steps in cadence.items()},
         warmup_steps=warmup_steps,
     )
-    if found is None:
+    if breakdown is None:
         raise ValueError("no step was measured")
     measured = train[warmup_steps:]
     slots = sum(line["tokens"] / max(1e-9, 1 - line["padding_share"]) for line in measured)
     return {
-        "phases": found.phases,
-        "tokens": found.tokens,
-        "samples": found.samples,
-        "steps": found.steps,
+        "phases": breakdown.phases,
+        "tokens": breakdown.tokens,
+        "samples": breakdown.samples,
+        "steps": breakdown.steps,
         "event_seconds": {
             name: step_time.mean([line["seconds"] for line in lines]) for name, lines in happened.items()
         },
@@ -122,7 +122,7 @@ def busy_share(file: Path) -> float | None:
     """How much of the time the GPU worked, by the monitor's samples behind the first step; None without any."""
     if not file.exists():
         return None
-    found: list[float] = []
+    shares: list[float] = []
     for text in file.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
             line = json.loads(text)
@@ -130,25 +130,25 @@ def busy_share(file: Path) -> float | None:
             continue
         value = line.get("utilization") if isinstance(line, dict) and line.get("step") else None
         if isinstance(value, (int, float)):
-            found.append(float(value))
-    return step_time.mean(found) if found else None
+            shares.append(float(value))
+    return step_time.mean(shares) if shares else None
 
 
 def mean(outcomes: Sequence[Measured]) -> Measured:
     """One for all of them: means of what differs from run to run, the most memory."""
     first = asdict(outcomes[0])
-    shares = [each.busy_share for each in outcomes if each.busy_share is not None]
+    shares = [outcome.busy_share for outcome in outcomes if outcome.busy_share is not None]
     averaged = {
-        name: step_time.mean([getattr(each, name) for each in outcomes])
+        name: step_time.mean([getattr(outcome, name) for outcome in outcomes])
         for name in ("tokens", "samples", "padding_share", "loss")
     }
     return Measured(
         **{
             **first,
             **averaged,
-            "phases": means([each.phases for each in outcomes]),
-            "event_seconds": means([each.event_seconds for each in outcomes]),
-            "memory_bytes": max(each.memory_bytes for each in outcomes),
+            "phases": means([outcome.phases for outcome in outcomes]),
+            "event_seconds": means([outcome.event_seconds for outcome in outcomes]),
+            "memory_bytes": max(outcome.memory_bytes for outcome in outcomes),
             "busy_share": step_time.mean(shares) if shares else None,
         }
     )

@@ -50,20 +50,22 @@ class Results:
             stream.write(json.dumps(line) + "\n")
 
 
-def differing(before: Any, now: Mapping[str, str]) -> list[Problem]:
+def differing(recorded: Any, current: Mapping[str, str]) -> list[Problem]:
     """What is not as it was; a file of another version tells nothing of it."""
-    if not isinstance(before, Mapping):
+    if not isinstance(recorded, Mapping):
         return [Problem(what="written by another version of loradock, without what it was measured for")]
-    names = [name for name in sorted({*before, *now}) if before.get(name) != now.get(name)]
-    return [Problem(what=f"{name} was {before.get(name, 'absent')}, now {now.get(name, 'absent')}") for name in names]
+    names = [name for name in sorted({*recorded, *current}) if recorded.get(name) != current.get(name)]
+    return [
+        Problem(what=f"{name} was {recorded.get(name, 'absent')}, now {current.get(name, 'absent')}") for name in names
+    ]
 
 
 def parsed(file: Path) -> list[dict[str, Any]]:
     """The whole lines of a file; the last may have been cut off."""
-    found: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for text in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         try:
-            found.append(json.loads(text))
+            entries.append(json.loads(text))
         except ValueError:
             continue
-    return found
+    return entries

@@ -61,7 +61,7 @@ class Search:
 
     def __post_init__(self) -> None:
         self.baseline = Arm(name="baseline", settings=())
-        self.arms = [Arm(name=each.name, settings=each.settings, trials=(each,)) for each in self.trials]
+        self.arms = [Arm(name=trial.name, settings=trial.settings, trials=(trial,)) for trial in self.trials]
         self.best: Arm | None = None
         self.round = 0
 
@@ -95,11 +95,11 @@ class Search:
 
         Where another phase takes most of a step, what slows the passes is looked for once that is fixed.
         """
-        found = self.baseline.rounds[0].breakdown
-        worst = max((phase for phase in found.phases if phase != PASSES), key=found.share)
+        breakdown = self.baseline.rounds[0].breakdown
+        worst = max((phase for phase in breakdown.phases if phase != PASSES), key=breakdown.share)
         for arm in self.arms:
-            share = found.share(arm.trial.phase)
-            is_overshadowed = arm.trial.phase == PASSES and share < found.share(worst) * OVERSHADOWED
+            share = breakdown.share(arm.trial.phase)
+            is_overshadowed = arm.trial.phase == PASSES and share < breakdown.share(worst) * OVERSHADOWED
             if share < NEGLIGIBLE_SHARE or is_overshadowed:
                 arm.bound = share
 
@@ -122,32 +122,35 @@ class Search:
         ratio = self.ratio(arm)
         if self.is_table or not ratio or ratio.rounds < self.least_rounds or ratio.high is None:
             return False
-        others = [self.ratio(each) for each in self.arms if each is not arm]
+        ratios = [self.ratio(rival) for rival in self.arms if rival is not arm]
         return ratio.side == "open" and any(
-            other.side == "faster" and other.low and ratio.high < other.low and ratio.value * OVERTAKEN < other.value
-            for other in others
-            if other
+            rival_ratio.side == "faster"
+            and rival_ratio.low
+            and ratio.high < rival_ratio.low
+            and ratio.value * OVERTAKEN < rival_ratio.value
+            for rival_ratio in ratios
+            if rival_ratio
         )
 
-    def is_open(self, arm: Arm, other: Arm | None = None) -> bool:
+    def is_open(self, arm: Arm, rival: Arm | None = None) -> bool:
         """Whether another round could tell more about an arm against the baseline, or another one."""
-        ratio = self.ratio(arm, other)
+        ratio = self.ratio(arm, rival)
         if arm.failure or (ratio and ratio.rounds >= max(MOST_ROUNDS, self.least_rounds)):
             return False
         if ratio is None:
             return True
-        if self.is_slower(arm, other):
+        if self.is_slower(arm, rival):
             return False
         return ratio.rounds < self.least_rounds or (ratio.side == "open" and not is_minor(ratio))
 
-    def is_slower(self, arm: Arm, other: Arm | None = None) -> bool:
+    def is_slower(self, arm: Arm, rival: Arm | None = None) -> bool:
         """Whether it is slower in each round, and beyond the noise: known sooner than an interval is."""
-        found = arm.against(other or self.baseline)
-        if not found or self.noise is None:
+        ratios = arm.against(rival or self.baseline)
+        if not ratios or self.noise is None:
             return False
-        limit = MUCH_SLOWER if len(found) == 1 else SLOWER
-        beyond = -SURE * self.noise / math.sqrt(len(found))
-        return max(found) < limit and sum(found) / len(found) < beyond
+        limit = MUCH_SLOWER if len(ratios) == 1 else SLOWER
+        beyond = -SURE * self.noise / math.sqrt(len(ratios))
+        return max(ratios) < limit and sum(ratios) / len(ratios) < beyond
 
     @property
     def spread(self) -> float | None:
@@ -155,7 +158,9 @@ class Search:
         rounds = self.baseline.rounds
         if len(rounds) < 2:
             return None
-        return paired_ratio.deviation([rounds[each].faster_than(rounds[min(rounds)]) for each in sorted(rounds)])
+        return paired_ratio.deviation(
+            [rounds[round_number].faster_than(rounds[min(rounds)]) for round_number in sorted(rounds)]
+        )
 
     @property
     def noise(self) -> float | None:
@@ -174,7 +179,7 @@ class Search:
         assert baseline
         winners = [(self.case(arm), arm) for arm in self.arms]
         winners = [(case, arm) for case, arm in winners if is_winner(case, baseline)]
-        winners.sort(key=lambda each: -each[0].ratio.value if each[0].ratio else 0.0)
+        winners.sort(key=lambda candidate: -candidate[0].ratio.value if candidate[0].ratio else 0.0)
         for _, arm in winners:
             if self.best is None:
                 self.best = arm
@@ -185,30 +190,30 @@ class Search:
         """Try the best so far with one more change, round by round beside it."""
         assert self.best
         best = self.best
-        both = Arm(
+        combined = Arm(
             name=f"{best.name} + {arm.name}",
             settings=(*best.settings, *arm.settings),
             trials=(*best.trials, *arm.trials),
         )
-        self.arms.append(both)
-        while self.is_open(both, best) and self.is_open_by_sign(both, best):
-            for each in (self.baseline, *rotated([best, both], self.round)):
-                self.run(each)
+        self.arms.append(combined)
+        while self.is_open(combined, best) and self.is_open_by_sign(combined, best):
+            for candidate in (self.baseline, *rotated([best, combined], self.round)):
+                self.run(candidate)
             self.round += 1
-        ratio = self.ratio(both, best)
+        ratio = self.ratio(combined, best)
         if ratio and ratio.rounds >= LEAST_ROUNDS and ratio.low and ratio.low > 1:
-            self.best = both
+            self.best = combined
 
-    def is_open_by_sign(self, arm: Arm, other: Arm) -> bool:
+    def is_open_by_sign(self, arm: Arm, rival: Arm) -> bool:
         """Whether it is not known yet that it is faster at all."""
-        ratio = self.ratio(arm, other)
+        ratio = self.ratio(arm, rival)
         return not ratio or ratio.rounds < self.least_rounds or not ratio.low or ratio.low <= 1
 
-    def ratio(self, arm: Arm, other: Arm | None = None) -> Ratio | None:
+    def ratio(self, arm: Arm, rival: Arm | None = None) -> Ratio | None:
         """How much faster an arm is than another, the baseline if none is named; None before they shared a round."""
-        found = arm.against(other or self.baseline)
-        noise = paired_ratio.typical([each.against(self.baseline) for each in self.arms])
-        return paired_ratio.ratio(found, least_deviation=noise) if found else None
+        comparison = arm.against(rival or self.baseline)
+        noise = paired_ratio.typical([candidate.against(self.baseline) for candidate in self.arms])
+        return paired_ratio.ratio(comparison, least_deviation=noise) if comparison else None
 
     def case(self, arm: Arm) -> Case:
         """What is known of an arm, for the verdict."""
@@ -241,15 +246,15 @@ class Search:
 
     def fresh(self, arm: Arm) -> Outcome:
         """A run. BudgetSpent where there is no time for it: it would end after the budget, as long as others took."""
-        left = self.budget_seconds - self.spent_seconds
-        if self.baseline.rounds and left < self.longest_seconds:
+        remaining = self.budget_seconds - self.spent_seconds
+        if self.baseline.rounds and remaining < self.longest_seconds:
             raise BudgetSpent
         waits_for, known = self.events(arm)
         is_first = not self.baseline.rounds
-        limit = left if is_first else min(left, PATIENCE_SECONDS + PATIENCE * self.longest_seconds)
+        limit = remaining if is_first else min(remaining, PATIENCE_SECONDS + PATIENCE * self.longest_seconds)
         began = time.monotonic()
         outcome = self.measure(arm.settings, waits_for, known, max(limit, 1.0))
-        if isinstance(outcome, Failed) and outcome.kind == "too slow" and limit >= left:
+        if isinstance(outcome, Failed) and outcome.kind == "too slow" and limit >= remaining:
             raise BudgetSpent
         if isinstance(outcome, Measured):
             self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
@@ -260,9 +265,9 @@ class Search:
         """The events between steps that a run has to wait for, and what the others take, as the baseline found."""
         if not self.baseline.rounds:
             return ("evaluation", "saving"), {}
-        found = self.baseline.rounds[0]
+        measured = self.baseline.rounds[0]
         phases = {trial.phase for trial in arm.trials}
         waits_for = tuple(
-            name for name in found.event_seconds if name in phases or found.breakdown.share(name) >= WAITED_FOR
+            name for name in measured.event_seconds if name in phases or measured.breakdown.share(name) >= WAITED_FOR
         )
-        return waits_for, {name: value for name, value in found.event_seconds.items() if name not in waits_for}
+        return waits_for, {name: value for name, value in measured.event_seconds.items() if name not in waits_for}

@@ -109,9 +109,9 @@ SEEDS: dict[str, tuple[Row, ...]] = {
 
 def trials_of(preset: str | None) -> tuple[Trial, ...] | None:
     """The rows of a note as trials; None for any other preset."""
-    return tuple(each.trial for each in SEEDS[preset]) if preset in SEEDS else None
+    return tuple(seed.trial for seed in SEEDS[preset]) if preset in SEEDS else None
 
 
 def published(preset: str | None) -> dict[str, str]:
     """What the note says of each row, by the name of its trial."""
-    return {each.trial.name: each.said for each in SEEDS.get(preset or "", ())}
+    return {seed.trial.name: seed.said for seed in SEEDS.get(preset or "", ())}

@@ -130,20 +130,20 @@ def is_winner(case: Case, baseline: Measured) -> bool:
 def bottlenecks(cases: Sequence[Case], baseline: Measured) -> tuple[Bottleneck, ...]:
     """What slows, the worst first; empty where nothing does."""
     single = [case for case in cases if not case.together]
-    found = [*by_phase(single, baseline), *by_padding(single, baseline), *by_trial(single, baseline)]
-    return tuple(sorted(found, key=lambda each: -each.saving))
+    causes = [*by_phase(single, baseline), *by_padding(single, baseline), *by_trial(single, baseline)]
+    return tuple(sorted(causes, key=lambda cause: -cause.saving))
 
 
 def by_phase(cases: Sequence[Case], baseline: Measured) -> Iterator[Bottleneck]:
     """Phases that take a loud share of a step, unless a probe that takes them out makes nothing faster."""
-    for phase, words in PHASES.items():
+    for phase, label in PHASES.items():
         share = baseline.breakdown.share(phase)
         tried = [case for case in cases if case.trial.phase == phase and case.ratio]
         is_refuted = any(not case.trial.is_remedy and case.ratio and case.ratio.side == "not" for case in tried)
         if share < LOUD_SHARE or is_refuted:
             continue
         evidence, trial = evidence_of(tried)
-        sentence = f"{words} takes {percent(share)} of each step{evidence}"
+        sentence = f"{label} takes {percent(share)} of each step{evidence}"
         yield Bottleneck(name=phase, saving=share, sentence=sentence, trial=trial)
 
 
@@ -185,7 +185,7 @@ def evidence_of(cases: Sequence[Case]) -> tuple[str, str | None]:
     ]
     if not faster:
         return "", None
-    _, ratio, trial = max(faster, key=lambda each: each[0])
+    _, ratio, trial = max(faster, key=lambda entry: entry[0])
     return f"; with {trial.title} it runs {ratio} faster", trial.name
 
 
@@ -203,10 +203,10 @@ def pads_less(case: Case, baseline: Measured) -> bool:
     )
 
 
-def summary(found: Sequence[Bottleneck], cases: Sequence[Case], baseline: Measured) -> str:
+def summary(causes: Sequence[Bottleneck], cases: Sequence[Case], baseline: Measured) -> str:
     """The named bottleneck, or that there is none, in one sentence with its figures."""
-    if found:
-        return found[0].sentence
+    if causes:
+        return causes[0].sentence
     tail = undecided(cases, baseline)
     share = percent(baseline.breakdown.share("passes"))
     return (

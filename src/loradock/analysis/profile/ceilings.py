@@ -63,8 +63,8 @@ def product_seconds(device: str, dtype: str, *, tokens: int, inputs: int, output
     import torch
 
     kind = getattr(torch, dtype)
-    left, weight = (torch.randn(rows, inputs, device=device, dtype=kind) for rows in (tokens, outputs))
-    return least_seconds((lambda: left @ weight.T,), device)[0]
+    activations, weight = (torch.randn(rows, inputs, device=device, dtype=kind) for rows in (tokens, outputs))
+    return least_seconds((lambda: activations @ weight.T,), device)[0]
 
 
 def copy_seconds(device: str, *, size_bytes: int) -> float:
@@ -84,11 +84,11 @@ def least_seconds(work: tuple[Callable[[], Any], ...], device: str) -> list[floa
     best = [float("inf")] * len(work)
     with torch.no_grad():
         for attempt in range(ROUNDS + 1):
-            for index, each in enumerate(work):
+            for index, part in enumerate(work):
                 settle()
                 began = time.perf_counter()
                 for _ in range(CALLS):
-                    each()
+                    part()
                 settle()
                 if attempt:
                     best[index] = min(best[index], (time.perf_counter() - began) / CALLS)

@@ -11,19 +11,19 @@ from loradock.analysis.profile.trace import Trace, nested
 
 def of_host(trace: Trace) -> dict[str, float]:
     """Own microseconds by stack, of all the host's threads."""
-    found: defaultdict[str, float] = defaultdict(float)
-    for each in nested(trace.host):
-        found[joined(each.path)] += each.own
-    return dict(found)
+    seconds: defaultdict[str, float] = defaultdict(float)
+    for event in nested(trace.host):
+        seconds[joined(event.path)] += event.own
+    return dict(seconds)
 
 
 def of_device(trace: Trace) -> dict[str, float]:
     """Microseconds of the device by stack: the ranges around the launch, and what ran."""
-    found: defaultdict[str, float] = defaultdict(float)
+    seconds: defaultdict[str, float] = defaultdict(float)
     active = trace.active()
-    for each in trace.device:
-        found[joined((*active.at(trace.begun(each)), each.name))] += each.duration
-    return dict(found)
+    for event in trace.device:
+        seconds[joined((*active.at(trace.begun(event)), event.name))] += event.duration
+    return dict(seconds)
 
 
 def joined(path: tuple[str, ...]) -> str:
@@ -34,4 +34,4 @@ def joined(path: tuple[str, ...]) -> str:
 def collapsed(stacks: Mapping[str, float]) -> str:
     """A line a stack, the longest first; what rounds to nothing is left out."""
     ordered = sorted(stacks.items(), key=lambda item: -item[1])
-    return "".join(f"{path} {round(own)}\n" for path, own in ordered if round(own))
+    return "".join(f"{path} {round(self_seconds)}\n" for path, self_seconds in ordered if round(self_seconds))

@@ -111,56 +111,59 @@ def written(recorder: Recorder, output: Path) -> dict[str, str]:
 
 def seen(config: RunConfig, recorder: Recorder, result: Result, *, facts: Facts, read: Reading) -> Measured:
     """Put together what the run tells. Its plan is made again for the run as it was asked for: cadence and steps."""
-    shown = recorder.plan_made
-    if shown is None:
+    plans = recorder.plan_made
+    if plans is None:
         raise LoradockError("the run made no plan")
-    whole = planner.make(config, facts=facts, model=shown.model, data=shown.data)
+    plan = planner.make(config, facts=facts, model=plans.model, data=plans.data)
     lines = [line for line in result.metrics if recorder.window.is_clean(line["step"])]
     counted = [line["padding_share"] for line in lines if line["step"] > recorder.window.warmup_steps]
     return Measured(
         config=config,
-        plan=whole,
+        plan=plan,
         facts=facts,
-        steps=clean_steps(lines, result, cadence=cadence(whole), warmup_steps=recorder.window.warmup_steps),
+        steps=clean_steps(lines, result, cadence=cadence(plan), warmup_steps=recorder.window.warmup_steps),
         padding_share=step_time.mean(counted),
         timings=result.record["timings_seconds"],
         read=read,
     )
 
 
-def cadence(whole: Plan) -> dict[str, int]:
+def cadence(plan: Plan) -> dict[str, int]:
     """Steps between metric lines, evaluations and checkpoints; without evaluations one that costs nothing."""
-    return {name: max(1, steps) for name, steps in asdict(whole.cadence.value).items()}
+    return {name: max(1, steps) for name, steps in asdict(plan.cadence.value).items()}
 
 
 def clean_steps(
     lines: Sequence[Mapping[str, Any]], result: Result, *, cadence: Mapping[str, int], warmup_steps: int
 ) -> Breakdown:
     """The breakdown of the steps before and after those of the profiler."""
-    others = {
+    events = {
         "evaluations": metrics(result.directory, "eval"),
         "checkpoints": metrics(result.directory, "checkpoint"),
         "cadence": cadence,
         "warmup_steps": warmup_steps,
     }
     runs = [[line for _, line in members] for _, members in groupby(enumerate(lines), lambda p: p[1]["step"] - p[0])]
-    found = [each for members in runs if (each := step_time.of(members, **others))]
-    steps = sum(each.steps for each in found)
+    breakdowns = [breakdown for members in runs if (breakdown := step_time.of(members, **events))]
+    steps = sum(breakdown.steps for breakdown in breakdowns)
     if not steps:
         raise LoradockError("the run ended before a step could be counted")
     return Breakdown(
-        phases={name: sum(each.phases[name] * each.steps for each in found) / steps for name in step_time.PHASES},
-        tokens=sum(each.tokens * each.steps for each in found) / steps,
-        samples=sum(each.samples * each.steps for each in found) / steps,
+        phases={
+            name: sum(breakdown.phases[name] * breakdown.steps for breakdown in breakdowns) / steps
+            for name in step_time.PHASES
+        },
+        tokens=sum(breakdown.tokens * breakdown.steps for breakdown in breakdowns) / steps,
+        samples=sum(breakdown.samples * breakdown.steps for breakdown in breakdowns) / steps,
         steps=steps,
     )
 
 
 def content(measured: Measured, window: Window) -> dict[str, Any]:
     """All that is reported, JSON-able; seconds are of a mean step without the profiler unless said otherwise."""
-    steps, read, whole = measured.steps, measured.read, measured.plan
+    steps, read, plan = measured.steps, measured.read, measured.plan
     setup = {name: measured.timings.get(name, 0.0) for name in BEFORE_TRAINING}
-    training = steps.seconds * whole.steps.value
+    training = steps.seconds * plan.steps.value
     parts = {**setup, "training": training, EXPORT: measured.timings.get(EXPORT, 0.0)}
     run_seconds = sum(parts.values())
     evidence = evidence_of(measured, training_share=training / run_seconds, preparing=setup["data"] / run_seconds)
@@ -175,9 +178,9 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
         "padding_share": measured.padding_share,
         "timeline": [row(name, seconds, steps.seconds) for name, seconds in timeline(steps, read).items()],
         "run": {
-            "steps": whole.steps.value,
+            "steps": plan.steps.value,
             "seconds": run_seconds,
-            "parts": [row(name, each, run_seconds) for name, each in parts.items()],
+            "parts": [row(name, part, run_seconds) for name, part in parts.items()],
         },
         "busy_share": evidence.busy_share,
         "recorded_slowdown": read.window / steps.seconds,
@@ -197,23 +200,23 @@ def content(measured: Measured, window: Window) -> dict[str, Any]:
 
 def evidence_of(measured: Measured, *, training_share: float, preparing: float) -> Evidence:
     """What the verdict is made from."""
-    steps, read, whole, config = measured.steps, measured.read, measured.plan, measured.config
-    device, dtype = whole.device.value, whole.compute_dtype.value
+    steps, read, plan, config = measured.steps, measured.read, measured.plan, measured.config
+    device, dtype = plan.device.value, plan.compute_dtype.value
     ceiling = ceilings.of_device(device, facts=measured.facts, dtype=dtype)
     passes = max(1, round(read.passes))
     slots = steps.tokens / (1 - measured.padding_share)
-    done = work.of_step(
-        whole, config, facts=measured.facts, tokens=steps.tokens, padded_tokens=slots, passes=float(passes)
+    step_work = work.of_step(
+        plan, config, facts=measured.facts, tokens=steps.tokens, padded_tokens=slots, passes=float(passes)
     )
-    computing = {name: each for name, each in read.roles.items() if name not in NOT_COMPUTING}
+    computing = {name: role for name, role in read.roles.items() if name not in NOT_COMPUTING}
     passing = max(1e-9, steps.phases["passes"])
     return Evidence(
         device=device,
         phases=steps.phases,
-        cadence=cadence(whole),
+        cadence=cadence(plan),
         padding_share=measured.padding_share,
         busy_share=None if read.busy is None else min(1.0, read.busy / steps.seconds),
-        small_share=smallness(computing, whole, dtype=dtype, slots=slots, passes=passes) if device == "cpu" else None,
+        small_share=smallness(computing, plan, dtype=dtype, slots=slots, passes=passes) if device == "cpu" else None,
         pass_tokens=slots / passes,
         passes=passes,
         training_share=training_share,
@@ -221,15 +224,15 @@ def evidence_of(measured: Measured, *, training_share: float, preparing: float) 
         preparing_seconds=measured.timings.get("data", 0.0),
         operations=read.operations,
         role_shares=computing,
-        flops=done.flops / passing,
-        bytes=done.bytes / passing,
+        flops=step_work.flops / passing,
+        bytes=step_work.bytes / passing,
         peak_flops=ceiling.flops,
         peak_bytes=ceiling.bytes,
         source=ceiling.source,
     )
 
 
-def smallness(computing: Mapping[str, float], whole: Plan, *, dtype: str, slots: float, passes: int) -> float | None:
+def smallness(computing: Mapping[str, float], plan: Plan, *, dtype: str, slots: float, passes: int) -> float | None:
     """What part of the passes larger ones would save, by what is measured for products and elementwise operations.
 
     Weights are made dense once a pass, whatever its size; attention goes document by document, and would save nothing.
@@ -243,8 +246,8 @@ def smallness(computing: Mapping[str, float], whole: Plan, *, dtype: str, slots:
         dtype,
         tokens=tokens,
         more_tokens=most,
-        hidden=whole.model.hidden,
-        inner=widths(whole.model, rank=1).inner,
+        hidden=plan.model.hidden,
+        inner=widths(plan.model, rank=1).inner,
     )
     spared = {roles.GEMM: product, roles.HEAD: product, roles.DEQUANTISE: 1 - tokens / most, roles.ATTENTION: 0.0}
     return sum(seconds * spared.get(role, single) for role, seconds in computing.items()) / sum(computing.values())
@@ -255,10 +258,10 @@ def timeline(steps: Breakdown, read: Reading) -> dict[str, float]:
     parts = read.parts or {"passes": 1.0}
     scale = steps.phases["passes"] / sum(parts.values())
     order = {name: parts[name] * scale for name in (*reading.ranges.PASSES, "passes") if name in parts}
-    after = {name: steps.phases[name] for name in step_time.PHASES if name not in ("data", "passes")}
-    return {"data": steps.phases["data"], **order, **after}
+    update_phases = {name: steps.phases[name] for name in step_time.PHASES if name not in ("data", "passes")}
+    return {"data": steps.phases["data"], **order, **update_phases}
 
 
-def row(name: str, seconds: float, whole: float) -> dict[str, Any]:
+def row(name: str, seconds: float, total: float) -> dict[str, Any]:
     """One line of a table with shares."""
-    return {"name": name, "seconds": seconds, "share": seconds / whole if whole else 0.0}
+    return {"name": name, "seconds": seconds, "share": seconds / total if total else 0.0}

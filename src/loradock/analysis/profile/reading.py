@@ -39,13 +39,13 @@ def of(trace: Trace) -> Reading:
     by_role: defaultdict[str, float] = defaultdict(float)
     by_use: defaultdict[tuple[str, str], float] = defaultdict(float)
     counts: Counter[tuple[str, str]] = Counter()
-    for name, own, names in timed(trace, active):
+    for name, self_seconds, names in timed(trace, active):
         role = roles.role_of(name, names)
-        by_role[role] += own * scale
-        by_use[name, role] += own * scale
+        by_role[role] += self_seconds * scale
+        by_use[name, role] += self_seconds * scale
         counts[name, role] += 1
     longest = sorted(by_use.items(), key=lambda item: -item[1])[:SHOWN_OPERATORS]
-    inside = sum(each.own for each in nested(trace.host) if each.event.kind == "operator")
+    inside = sum(event.own for event in nested(trace.host) if event.event.kind == "operator")
     return Reading(
         window=trace.window * scale,
         busy=trace.busy * scale if trace.device else None,
@@ -64,26 +64,26 @@ def of(trace: Trace) -> Reading:
 def timed(trace: Trace, active: Active) -> Iterator[tuple[str, float, tuple[str, ...]]]:
     """(name, own microseconds, open ranges) of all kernels and copies, or without a GPU of all operators."""
     if trace.device:
-        for each in trace.device:
-            yield each.name, each.duration, active.at(trace.begun(each))
+        for event in trace.device:
+            yield event.name, event.duration, active.at(trace.begun(event))
         return
-    for each in nested(trace.host):
-        if each.event.kind == "operator":
-            yield each.event.name, each.own, active.at(each.event.start)
+    for event in nested(trace.host):
+        if event.event.kind == "operator":
+            yield event.event.name, event.own, active.at(event.event.start)
 
 
 def parts(trace: Trace, active: Active) -> dict[str, float]:
     """Microseconds by part of the passes: of what was launched in it on a GPU, else of the range itself."""
-    found: defaultdict[str, float] = defaultdict(float)
+    seconds: defaultdict[str, float] = defaultdict(float)
     if trace.device:
-        for each in trace.device:
-            name = part_of(active.at(trace.begun(each)))
+        for event in trace.device:
+            name = part_of(active.at(trace.begun(event)))
             if name is not None:
-                found[ranges.TO_DEVICE if "HtoD" in each.name else name] += each.duration
+                seconds[ranges.TO_DEVICE if "HtoD" in event.name else name] += event.duration
     else:
-        for each, name in of_passes(trace, active):
-            found[name] += each.duration
-    return dict(found)
+        for event, name in of_passes(trace, active):
+            seconds[name] += event.duration
+    return dict(seconds)
 
 
 def passes(trace: Trace, active: Active) -> int:
@@ -94,10 +94,10 @@ def passes(trace: Trace, active: Active) -> int:
 
 def of_passes(trace: Trace, active: Active) -> Iterator[tuple[Event, str]]:
     """The ranges that are a part of the passes, with the name of the part."""
-    for each in trace.host:
-        name = each.name.removeprefix(ranges.PREFIX)
-        if each.kind == "range" and name in ranges.PASSES and part_of(active.at(each.start)) == name:
-            yield each, name
+    for event in trace.host:
+        name = event.name.removeprefix(ranges.PREFIX)
+        if event.kind == "range" and name in ranges.PASSES and part_of(active.at(event.start)) == name:
+            yield event, name
 
 
 def part_of(names: tuple[str, ...]) -> str | None:

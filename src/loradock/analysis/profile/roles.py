@@ -50,10 +50,10 @@ BY_NAME = tuple(
 
 def role_of(name: str, active: Sequence[str]) -> str:
     """The role; `active` are the ranges around it, the outermost first. What lies outside the passes goes first."""
-    for each in active:
-        if each in ranges.OUTSIDE:
-            return BY_RANGE[each]
-    for each in reversed(active):
-        if each in BY_RANGE:
-            return BY_RANGE[each]
+    for label in active:
+        if label in ranges.OUTSIDE:
+            return BY_RANGE[label]
+    for label in reversed(active):
+        if label in BY_RANGE:
+            return BY_RANGE[label]
     return next((role for role, pattern in BY_NAME if pattern.search(name)), OTHER)

@@ -65,11 +65,11 @@ class Trace:
     @property
     def busy(self) -> float:
         """Microseconds in which the device did something: the union of all that it did."""
-        return union((each.start, each.end) for each in self.device)
+        return union((event.start, event.end) for event in self.device)
 
     def active(self) -> Active:
         """Which of our ranges are open at a time."""
-        return Active([each for each in self.host if each.kind == "range" and each.name.startswith(PREFIX)])
+        return Active([event for event in self.host if event.kind == "range" and event.name.startswith(PREFIX)])
 
     def begun(self, event: Event) -> float:
         """When the host asked for it: the launch of a kernel, the beginning of an operator."""
@@ -86,13 +86,15 @@ def read(file: Path) -> Trace:
 def parsed(lines: Iterable[dict[str, Any]]) -> Trace:
     """The trace of these events; what began outside the recorded steps is left out."""
     events = [event_of(line) for line in lines if line.get("ph") == "X" and line.get("cat") in KINDS]
-    steps = sorted((each.start, each.end) for each in events if each.name.startswith(STEP))
+    steps = sorted((event.start, event.end) for event in events if event.name.startswith(STEP))
     first, last = (steps[0][0], steps[-1][1]) if steps else (0.0, float("inf"))
-    launches = {each.correlation: each for each in events if each.kind == "launch" and each.correlation is not None}
+    launches = {
+        event.correlation: event for event in events if event.kind == "launch" and event.correlation is not None
+    }
     trace = Trace(steps=steps, host=[], device=[], launches=launches)
-    inside = [each for each in events if first <= trace.begun(each) < last and not each.name.startswith(STEP)]
-    host = [each for each in inside if each.kind in ("operator", "range")]
-    device = [each for each in inside if each.kind in ("kernel", "copy")]
+    inside = [event for event in events if first <= trace.begun(event) < last and not event.name.startswith(STEP)]
+    host = [event for event in inside if event.kind in ("operator", "range")]
+    device = [event for event in inside if event.kind in ("kernel", "copy")]
     return Trace(steps=steps, host=host, device=device, launches=launches)
 
 
@@ -113,7 +115,7 @@ class Active:
     """The open ranges at any time, the outermost first, without their prefix."""
 
     def __init__(self, events: Sequence[Event]) -> None:
-        edges = [(each.start, 1, each) for each in events] + [(each.end, 0, each) for each in events]
+        edges = [(event.start, 1, event) for event in events] + [(event.end, 0, event) for event in events]
         edges.sort(key=lambda edge: (edge[0], edge[1], -edge[2].duration))
         open_now: list[Event] = []
         self.times: list[float] = []
@@ -124,7 +126,7 @@ class Active:
             else:
                 open_now.remove(event)
             self.times.append(time)
-            self.names.append(tuple(each.name.removeprefix(PREFIX) for each in open_now))
+            self.names.append(tuple(event.name.removeprefix(PREFIX) for event in open_now))
 
     def at(self, time: float) -> tuple[str, ...]:
         """Those open at this time."""
@@ -144,18 +146,18 @@ class Nested:
 def nested(events: Iterable[Event]) -> Iterator[Nested]:
     """Each event with the path to it, itself last, and its own time: its duration without that of those inside."""
     threads: dict[Any, list[Event]] = {}
-    for each in events:
-        threads.setdefault(each.thread, []).append(each)
+    for event in events:
+        threads.setdefault(event.thread, []).append(event)
     for members in threads.values():
-        members.sort(key=lambda each: (each.start, -each.duration))
+        members.sort(key=lambda event: (event.start, -event.duration))
         stack: list[Nested] = []
-        for each in members:
-            while stack and each.start >= stack[-1].event.end:
+        for event in members:
+            while stack and event.start >= stack[-1].event.end:
                 yield stack.pop()
             if stack:
-                stack[-1].own -= min(each.duration, stack[-1].event.end - each.start)
-            path = (*stack[-1].path, each.name) if stack else (each.name,)
-            stack.append(Nested(event=each, path=path, own=each.duration))
+                stack[-1].own -= min(event.duration, stack[-1].event.end - event.start)
+            path = (*stack[-1].path, event.name) if stack else (event.name,)
+            stack.append(Nested(event=event, path=path, own=event.duration))
         yield from reversed(stack)
 
 

@@ -87,14 +87,17 @@ class Verdict:
 
 def judge(evidence: Evidence) -> Verdict:
     """What bounds the run."""
-    found = sorted((each for each in causes(evidence) if each.share >= LEAST_SHARE), key=lambda each: -each.cost)
-    if not found:
+    ranked = sorted(
+        (candidate for candidate in causes(evidence) if candidate.share >= LEAST_SHARE),
+        key=lambda candidate: -candidate.cost,
+    )
+    if not ranked:
         kind, sentence = computing(evidence)
         return Verdict(
             kind=kind, sentence=f"no bottleneck found: {sentence}", remedy=None, is_bottleneck=False, also=()
         )
-    worst, *others = found
-    also = tuple(other.sentence for other in others)
+    worst, *rest_causes = ranked
+    also = tuple(candidate.sentence for candidate in rest_causes)
     return Verdict(kind=worst.kind, sentence=worst.sentence, remedy=worst.remedy, is_bottleneck=True, also=also)
 
 
@@ -110,7 +113,7 @@ def of_phases(evidence: Evidence) -> list[Cause]:
     def every(name: str) -> str:
         return f"every {cadence[name]} step{'s' if cadence[name] > 1 else ''}"
 
-    told = {
+    texts = {
         "data": (
             "data-bound",
             "the device is idle {share} of each step, waiting for data ({seconds})",
@@ -145,14 +148,14 @@ def of_phases(evidence: Evidence) -> list[Cause]:
             remedy,
             share=evidence.share(phase),
         )
-        for phase, (kind, sentence, remedy) in told.items()
+        for phase, (kind, sentence, remedy) in texts.items()
     ]
 
 
 def of_passes(evidence: Evidence) -> list[Cause]:
     """What is wasted within the passes: padding, passes that are too small, a GPU that waits for its host."""
     passes = evidence.share("passes")
-    found = [
+    padding = [
         cause(
             evidence,
             "padding-bound",
@@ -169,7 +172,7 @@ def of_passes(evidence: Evidence) -> list[Cause]:
             f"{percent(small)} of a pass goes into starting operations and into weights, which larger ones would share"
         )
         remedy = "a larger train.micro_batch (auto finds the largest that fits)"
-        found.append(cause(evidence, "host-bound", sentence, remedy, share=small * passes))
+        padding.append(cause(evidence, "host-bound", sentence, remedy, share=small * passes))
     if evidence.busy_share is not None:
         waiting = max(0.0, passes + evidence.share("optimizer") - evidence.busy_share)
         sentence = (
@@ -177,8 +180,8 @@ def of_passes(evidence: Evidence) -> list[Cause]:
             f"kernels in passes of {pass_size}"
         )
         remedy = "a larger train.micro_batch, --set train.cuda_graphs=true, or --set engine=fast"
-        found.append(cause(evidence, "host-bound", sentence, remedy, share=waiting))
-    return found
+        padding.append(cause(evidence, "host-bound", sentence, remedy, share=waiting))
+    return padding
 
 
 def preparing(evidence: Evidence) -> Cause:

@@ -54,7 +54,7 @@ def phase_lines(audit: Audit) -> list[str]:
     """What is changed together and when: what is safe first, what has to be tried or built later."""
     lines: list[str] = []
     for number, phase in enumerate(audit.phases, 1):
-        names = ", ".join(each.trial.name for each in phase.findings)
+        names = ", ".join(finding.trial.name for finding in phase.findings)
         lines.append(f"{number}. {phase.when}, {work(phase.minutes)} of work: {names}")
     return lines
 
@@ -154,15 +154,15 @@ def as_dict(audit: Audit, *, price_per_hour: float | None) -> dict[str, Any]:
         "available_bytes": audit.available_bytes,
         "speeds": rates_line(audit),
         "finish": {**asdict(audit.finish), "tokens_per_second": audit.finish.tokens_per_second},
-        "findings": [_finding(each) for each in audit.findings],
+        "findings": [_finding(finding) for finding in audit.findings],
         "phases": [
-            {"when": each.when, "minutes": each.minutes, "trials": [finding.trial.name for finding in each.findings]}
-            for each in audit.phases
+            {"when": phase.when, "minutes": phase.minutes, "trials": [finding.trial.name for finding in phase.findings]}
+            for phase in audit.phases
         ],
         "conservative": _total(audit, audit.conservative, price_per_hour=price_per_hour),
         "aggressive": _total(audit, audit.aggressive, price_per_hour=price_per_hour),
         "good": list(audit.good),
-        "left": [asdict(each) for each in audit.left],
+        "left": [asdict(proposal) for proposal in audit.left],
     }
 
 

@@ -41,12 +41,12 @@ def bug_report(
     runs. Everything passes the redaction, whatever it came from.
     """
     findings = content["findings"]
-    counts = {kind: sum(each["severity"] == kind for each in findings) for kind in ("error", "warning", "ok")}
+    counts = {kind: sum(finding["severity"] == kind for finding in findings) for kind in ("error", "warning", "ok")}
     parts = [
         HEAD,
         *_about(content),
         _counted(counts, content),
-        *(_finding(each) for kind in ("error", "warning") for each in _of_kind(findings, kind)),
+        *(_finding(finding) for kind in ("error", "warning") for finding in _of_kind(findings, kind)),
         _folded(f"{counts['ok']} checks passed", "\n".join(map(_finding, _of_kind(findings, "ok")))),
         _folded("Packages that differ from the lock file", _block("", differences(prefix or Path(sys.prefix)))),
         _folded("Environment variables", _block("", variables(host.environ))),
@@ -85,7 +85,7 @@ def _counted(counts: Mapping[str, int], content: Mapping[str, Any]) -> str:
 
 
 def _of_kind(findings: Sequence[Mapping[str, Any]], kind: str) -> list[Mapping[str, Any]]:
-    return [each for each in findings if each["severity"] == kind]
+    return [finding for finding in findings if finding["severity"] == kind]
 
 
 def _finding(finding: Mapping[str, Any]) -> str:
@@ -114,23 +114,29 @@ def _folded(title: str, body: str) -> str:
 
 def variables(environ: Mapping[str, str]) -> str:
     """Variables that change what a run does, by name; of a secret one, that it is set."""
-    told = {name: environ[name] for name in sorted(environ) if TELLING.match(name)}
-    return "\n".join(f"{name}={'<set>' if redact.is_secret(name) else value}" for name, value in told.items()) or "none"
+    telling = {name: environ[name] for name in sorted(environ) if TELLING.match(name)}
+    return (
+        "\n".join(f"{name}={'<set>' if redact.is_secret(name) else value}" for name, value in telling.items()) or "none"
+    )
 
 
 def differences(prefix: Path) -> str:
     """Lines as of `pip freeze`, for each package that is missing, in another version, or not in the lock."""
     try:
         locked = read_lock(find_lock(prefix), python_version=python_of(prefix))
-        installed = {each.name: each for each in installed_in(site_packages(prefix))}
+        installed = {distribution.name: distribution for distribution in installed_in(site_packages(prefix))}
     except LoradockError as error:
         return f"not compared: {error.what}"
     lines = [
-        f"{name}=={each.version}  # not in the lock"
+        f"{name}=={distribution.version}  # not in the lock"
         if name not in locked
-        else f"{name}=={each.version}  # locked: {locked[name].version}"
-        for name, each in installed.items()
-        if not each.is_editable and name != "loradock" and (name not in locked or each.version != locked[name].version)
+        else f"{name}=={distribution.version}  # locked: {locked[name].version}"
+        for name, distribution in installed.items()
+        if not distribution.is_editable
+        and name != "loradock"
+        and (name not in locked or distribution.version != locked[name].version)
     ]
-    lines += [f"# missing: {name}=={each.version}" for name, each in locked.items() if name not in installed]
+    lines += [
+        f"# missing: {name}=={requirement.version}" for name, requirement in locked.items() if name not in installed
+    ]
     return "\n".join(lines) or "none: every package matches the lock file"

@@ -39,7 +39,7 @@ class PlanTable:
         table.add_column(max_width=VALUE_COLUMNS if is_wide else None)
         if is_wide:
             table.add_column(style="dim", ratio=1)
-        for decision in (each for each in self.plan.decisions if each.is_shown):
+        for decision in (decision for decision in self.plan.decisions if decision.is_shown):
             value = shown(decision.value)
             cells = [Text(value), Text(decision.why)] if is_wide else [Text(f"{value}\n").append(decision.why, "dim")]
             table.add_row(decision.name, *cells)
@@ -110,11 +110,11 @@ def metric_line(result: StepResult, total_steps: int) -> str:
     """A metric line for a terminal or a log."""
     memory = f"  {size_text(result.memory_bytes)}" if result.memory_bytes else ""
     parts = "".join(f"  {name} {value:.4f}" for name, value in result.parts.items())
-    left = duration_text((total_steps - result.step) / result.steps_per_second)
+    remaining = duration_text((total_steps - result.step) / result.steps_per_second)
     return (
         f"step {result.step}/{total_steps}  loss {result.loss:.4f}{parts}  lr {result.learning_rate:.2e}  "
         f"grad {result.grad_norm:.3f}  {result.tokens_per_second:,.0f} tokens/s  "
-        f"{result.samples_per_second:.3g} samples/s  {left} left{memory}"
+        f"{result.samples_per_second:.3g} samples/s  {remaining} left{memory}"
     )
 
 
@@ -137,17 +137,19 @@ def shrunk_line(event: Shrunk) -> str:
     )
 
 
-def dtype_line(found: dict[str, str]) -> str:
+def dtype_line(dtypes: dict[str, str]) -> str:
     """The dtypes that really came out."""
-    return "dtypes: " + ", ".join(f"{part} {dtype}" for part, dtype in found.items())
+    return "dtypes: " + ", ".join(f"{part} {dtype}" for part, dtype in dtypes.items())
 
 
 def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[str]:
     """How the run ended, in a few lines."""
     outcome, timings = content.get("outcome") or {}, content.get("timings_seconds") or {}
     training, total = timings.get("training", 0.0), timings.get("total", 0.0)
-    taken = f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
-    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {taken}"] if outcome else ["finished"]
+    duration = (
+        f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
+    )
+    lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {duration}"] if outcome else ["finished"]
     if metrics:
         tokens, spent = (sum(line.get(name, 0.0) for line in metrics) for name in ("tokens", "seconds"))
         rate = tokens / max(1e-9, spent)

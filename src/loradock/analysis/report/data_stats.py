@@ -23,53 +23,57 @@ DOING = {"split": "would be cut if rows were not split", "truncate": "is cut", "
 """Columns of figures that need a narrow gap to fit 80."""
 
 
-def parts(found: Statistics) -> Iterator[RenderableType]:
+def parts(statistics: Statistics) -> Iterator[RenderableType]:
     """All of it, from top to bottom, for a console that reads no markup."""
-    yield from head(found)
-    yield sources_table(found)
-    yield from unused_columns(found.sources)
-    yield spread_table(found)
-    yield histogram_table(found.histogram, marks=marks(found))
-    yield truncation_table(found)
-    yield from marked_lengths(found)
-    yield padding_table(found)
+    yield from head(statistics)
+    yield sources_table(statistics)
+    yield from unused_columns(statistics.sources)
+    yield spread_table(statistics)
+    yield histogram_table(statistics.histogram, marks=marks(statistics))
+    yield truncation_table(statistics)
+    yield from marked_lengths(statistics)
+    yield padding_table(statistics)
     yield "(a micro-batch ends with its optimiser step, train.global_batch, so a pack wider than a step cannot fill)"
-    yield from suspicious(found.suspicions)
+    yield from suspicious(statistics.suspicions)
     yield "rejected earlier, with exit code 65: empty answers, broken records, rows without supervised tokens"
-    yield from advice(found)
+    yield from advice(statistics)
 
 
-def head(found: Statistics) -> Iterator[str]:
+def head(statistics: Statistics) -> Iterator[str]:
     """What was looked at."""
-    read = f"rows: {found.rows:,} read, all of them usable; {found.train_rows:,} to train on"
-    held = f", {found.validation_rows:,} to validate on" if found.validation_rows else ""
-    each = "" if found.samples_per_epoch == found.train_rows else f"; an epoch sees {found.samples_per_epoch:,} samples"
-    yield read + held + each
-    formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
-    yield f"formats: {formats}; template {found.template}, loss on {found.loss}"
+    read = f"rows: {statistics.rows:,} read, all of them usable; {statistics.train_rows:,} to train on"
+    validation = f", {statistics.validation_rows:,} to validate on" if statistics.validation_rows else ""
+    epoch = (
+        ""
+        if statistics.samples_per_epoch == statistics.train_rows
+        else f"; an epoch sees {statistics.samples_per_epoch:,} samples"
+    )
+    yield read + validation + epoch
+    formats = ", ".join(f"{name} {rows:,}" for name, rows in statistics.formats.items())
+    yield f"formats: {formats}; template {statistics.template}, loss on {statistics.loss}"
     yield (
-        f"supervised: {found.learned.tokens:,} of {found.tokens.tokens:,} tokens "
-        f"({percent_of(found.learned.tokens, found.tokens.tokens)}): {LEARNED[found.loss]}"
+        f"supervised: {statistics.learned.tokens:,} of {statistics.tokens.tokens:,} tokens "
+        f"({percent_of(statistics.learned.tokens, statistics.tokens.tokens)}): {LEARNED[statistics.loss]}"
     )
 
 
 def table(title: str, *columns: str) -> Table:
     """A table of figures with its first column to the left; that one alone is folded where columns are few."""
     gap = 1 if len(columns) >= MANY else 2
-    made = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0), title_style="bold")
+    grid = Table(title=title, title_justify="left", box=None, padding=(0, gap, 0, 0), title_style="bold")
     for number, column in enumerate(columns):
-        made.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
-    return made
+        grid.add_column(column, justify="right" if number else "left", overflow="fold", no_wrap=number > 0)
+    return grid
 
 
-def sources_table(found: Statistics) -> Table:
+def sources_table(statistics: Statistics) -> Table:
     """A line a source."""
-    made = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "label\nshare", "longest")
-    for each in found.sources:
-        learned, longest = percent_of(each.learned_tokens, each.tokens), f"{each.longest:,}"
-        counts = (f"{each.rows:,}", f"{each.held_out:,}", f"{each.weight:g}", f"{each.tokens:,}")
-        made.add_row(each.path, each.format, *counts, learned, longest)
-    return made
+    grid = table("\nsources", "path", "format", "rows", "held\nout", "weight", "tokens", "label\nshare", "longest")
+    for source in statistics.sources:
+        learned, longest = percent_of(source.learned_tokens, source.tokens), f"{source.longest:,}"
+        counts = (f"{source.rows:,}", f"{source.held_out:,}", f"{source.weight:g}", f"{source.tokens:,}")
+        grid.add_row(source.path, source.format, *counts, learned, longest)
+    return grid
 
 
 SHOWN_COLUMNS = 50
@@ -78,70 +82,75 @@ SHOWN_COLUMNS = 50
 
 def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[RenderableType]:
     """A line a column that the format takes no notice of; nothing where all are used."""
-    made = table("\ncolumns not used", "column", "of", "filled", "such as")
+    grid = table("\ncolumns not used", "column", "of", "filled", "such as")
     for index in (1, 3):
-        made.columns[index].justify, made.columns[index].no_wrap = "left", False
-    for each in sources:
-        for column in each.unused_columns[:SHOWN_COLUMNS]:
-            made.add_row(column.name, each.path, percent_of(column.rows, each.rows), column.sample)
-        if (more := len(each.unused_columns) - SHOWN_COLUMNS) > 0:
-            made.add_row(f"and {more:,} more", each.path, "", "(--json has all)")
-    if made.rows:
-        yield made
+        grid.columns[index].justify, grid.columns[index].no_wrap = "left", False
+    for source in sources:
+        for column in source.unused_columns[:SHOWN_COLUMNS]:
+            grid.add_row(column.name, source.path, percent_of(column.rows, source.rows), column.sample)
+        if (more := len(source.unused_columns) - SHOWN_COLUMNS) > 0:
+            grid.add_row(f"and {more:,} more", source.path, "", "(--json has all)")
+    if grid.rows:
+        yield grid
         yield "(data.sources.N.fields maps a column, data.sources.N.ignore leaves it out on purpose)"
 
 
-def spread_table(found: Statistics) -> Table:
+def spread_table(statistics: Statistics) -> Table:
     """Percentiles of lengths."""
-    names = list(found.tokens.percentiles)
-    made = table("\ntokens of a row", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
+    names = list(statistics.tokens.percentiles)
+    grid = table("\ntokens of a row", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
     lines: dict[str, Spread | None] = {
-        "whole row": found.tokens,
-        "not supervised (prompt, template)": found.context,
-        "supervised": found.learned,
-        "whole row, validation": found.validation,
+        "whole row": statistics.tokens,
+        "not supervised (prompt, template)": statistics.context,
+        "supervised": statistics.learned,
+        "whole row, validation": statistics.validation,
     }
     for name, spread in lines.items():
         if spread:
-            made.add_row(name, f"{spread.tokens:,}", f"{spread.mean:,.1f}", *whole(spread.percentiles.values()))
-    return made
+            grid.add_row(name, f"{spread.tokens:,}", f"{spread.mean:,.1f}", *whole(spread.percentiles.values()))
+    return grid
 
 
-def marks(found: Statistics) -> dict[int, str]:
+def marks(statistics: Statistics) -> dict[int, str]:
     """Each length that was reckoned for, with what it stands for."""
-    names = {at.cut.length: names_of(at.cut.length, found) for at in found.lengths}
+    names = {at.cut.length: names_of(at.cut.length, statistics) for at in statistics.lengths}
     return {length: f"{length} ({text})" if text else str(length) for length, text in names.items()}
 
 
-def names_of(length: int, found: Statistics) -> str:
+def names_of(length: int, statistics: Statistics) -> str:
     """What a length stands for; empty for nothing."""
-    lengths = {"recommended": found.recommendation.max_length, "now": found.max_length, "positions": found.positions}
+    lengths = {
+        "recommended": statistics.recommendation.max_length,
+        "now": statistics.max_length,
+        "positions": statistics.positions,
+    }
     names = [name for name, value in lengths.items() if value == length]
-    if found.positions and length > found.positions:
+    if statistics.positions and length > statistics.positions:
         names.append("beyond the model's positions")
     return ", ".join(names)
 
 
-def histogram_table(found: Histogram, *, marks: Mapping[int, str]) -> Table:
+def histogram_table(histogram: Histogram, *, marks: Mapping[int, str]) -> Table:
     """Rows by length as bars, with the running share, and the lengths that fall into a bin beside it."""
-    made = table("\nrows by length", "tokens", "rows", "up to here", "")
-    made.columns[3].justify, made.columns[3].no_wrap = "left", False
-    made.columns[0].no_wrap = True
-    made.add_column()
-    tallest, all_rows, so_far = max(found.rows), sum(found.rows), 0
-    for first, after, rows in zip(found.edges, found.edges[1:], found.rows, strict=False):
+    grid = table("\nrows by length", "tokens", "rows", "up to here", "")
+    grid.columns[3].justify, grid.columns[3].no_wrap = "left", False
+    grid.columns[0].no_wrap = True
+    grid.add_column()
+    tallest, all_rows, so_far = max(histogram.rows), sum(histogram.rows), 0
+    for first, edge, rows in zip(histogram.edges, histogram.edges[1:], histogram.rows, strict=False):
         so_far += rows
-        inside = ", ".join(text for length, text in sorted(marks.items()) if first <= length < after)
+        inside = ", ".join(text for length, text in sorted(marks.items()) if first <= length < edge)
         bar = Bar(size=tallest, begin=0, end=rows, width=BAR_COLUMNS, color="cyan")
-        made.add_row(f"{first:,}-{after - 1:,}", f"{rows:,}", percent_of(so_far, all_rows), bar, inside)
-    return made
+        grid.add_row(f"{first:,}-{edge - 1:,}", f"{rows:,}", percent_of(so_far, all_rows), bar, inside)
+    return grid
 
 
-def truncation_table(found: Statistics) -> Table:
+def truncation_table(statistics: Statistics) -> Table:
     """A line a length: what is lost, and the work of an epoch beside the recommended length's, packed."""
-    taken = next(at for at in found.lengths if at.cut.length == found.recommendation.max_length)
-    made = table(
-        f"\nwhat {DOING[found.long_rows]}, by length (data.long_rows={found.long_rows}); arithmetic of an epoch",
+    choice = next(at for at in statistics.lengths if at.cut.length == statistics.recommendation.max_length)
+    grid = table(
+        f"\nwhat {DOING[statistics.long_rows]}, by length (data.long_rows={statistics.long_rows}); "
+        "arithmetic of an epoch",
         "length",
         "rows\nwhole",
         "cut",
@@ -150,74 +159,74 @@ def truncation_table(found: Statistics) -> Table:
         "tokens\nlost",
         "labels\nlost",
         "packed",
-        f"padded,\n{taken.padded_micro_batch}",
+        f"padded,\n{choice.padded_micro_batch}",
     )
-    made.columns[0].no_wrap = True
-    for at in found.lengths:
+    grid.columns[0].no_wrap = True
+    for at in statistics.lengths:
         cut = at.cut
-        work = (at.packed.total / taken.packed.total, at.padded.total / taken.packed.total)
-        made.add_row(
+        work = (at.packed.total / choice.packed.total, at.padded.total / choice.packed.total)
+        grid.add_row(
             f"{cut.length:,}",
-            percent_of(cut.rows_whole, found.train_rows),
+            percent_of(cut.rows_whole, statistics.train_rows),
             *whole((cut.rows_cut, cut.rows_dropped, cut.answers_lost)),
-            percent_of(cut.tokens_lost, found.tokens.tokens),
-            percent_of(cut.learned_tokens_lost, found.learned.tokens),
-            *(f"x{each:.2f}" for each in work),
+            percent_of(cut.tokens_lost, statistics.tokens.tokens),
+            percent_of(cut.learned_tokens_lost, statistics.learned.tokens),
+            *(f"x{cell:.2f}" for cell in work),
         )
-    return made
+    return grid
 
 
-def marked_lengths(found: Statistics) -> Iterator[str]:
+def marked_lengths(statistics: Statistics) -> Iterator[str]:
     """What the lengths of the table stand for, a line each."""
-    for at in found.lengths:
-        if names := names_of(at.cut.length, found):
+    for at in statistics.lengths:
+        if names := names_of(at.cut.length, statistics):
             yield f"({at.cut.length:,}: {names})"
 
 
-def padding_table(found: Statistics) -> Table:
+def padding_table(statistics: Statistics) -> Table:
     """Padding without packing and the filling of packs, by micro-batch."""
-    sizes = [padding.micro_batch for padding in found.lengths[0].paddings]
-    made = table(
+    sizes = [padding.micro_batch for padding in statistics.lengths[0].paddings]
+    grid = table(
         "\npadding: share of positions, rows to the length or to the longest of N; packs: share filled of N x length",
         "length",
         "to\nlength",
         *(f"pad\n{size}" for size in sizes),
         *(f"pack\n{size}" for size in sizes),
     )
-    made.columns[0].no_wrap = True
-    for at in found.lengths:
+    grid.columns[0].no_wrap = True
+    for at in statistics.lengths:
         shares = [
             *(padding.padding_share for padding in at.paddings),
             *(padding.packed_fill for padding in at.paddings),
         ]
-        made.add_row(f"{at.cut.length:,}", *map(percent, (at.full_padding_share, *shares)))
-    return made
+        grid.add_row(f"{at.cut.length:,}", *map(percent, (at.full_padding_share, *shares)))
+    return grid
 
 
-def suspicious(found: Sequence[Suspicion]) -> Iterator[RenderableType]:
+def suspicious(suspicions: Sequence[Suspicion]) -> Iterator[RenderableType]:
     """A line a kind of row that deserves a look, with the first places below it."""
-    made = table("\nsuspicious rows", "", "rows", "reason, and the first rows")
-    made.columns[0].no_wrap = True
-    made.columns[2].justify, made.columns[2].no_wrap = "left", False
-    for each in found:
-        if each.rows:
-            made.add_row(each.name, f"{each.rows:,}", "\n  ".join((each.what, *each.places)))
-    none = ", ".join(each.name for each in found if not each.rows)
-    if any(each.rows for each in found):
-        yield made
+    grid = table("\nsuspicious rows", "", "rows", "reason, and the first rows")
+    grid.columns[0].no_wrap = True
+    grid.columns[2].justify, grid.columns[2].no_wrap = "left", False
+    for suspicion in suspicions:
+        if suspicion.rows:
+            grid.add_row(suspicion.name, f"{suspicion.rows:,}", "\n  ".join((suspicion.what, *suspicion.places)))
+    none = ", ".join(suspicion.name for suspicion in suspicions if not suspicion.rows)
+    if any(suspicion.rows for suspicion in suspicions):
+        yield grid
     yield f"\nchecked and not found: {none}" if none else ""
 
 
-def advice(found: Statistics) -> Iterator[RenderableType]:
+def advice(statistics: Statistics) -> Iterator[RenderableType]:
     """The recommended length, its trade-off, and what to type."""
-    taken = found.recommendation
-    yield Text(f"\nrecommended: --set {taken.setting}", style="bold")
-    if found.long_rows == "split":
+    recommendation = statistics.recommendation
+    yield Text(f"\nrecommended: --set {recommendation.setting}", style="bold")
+    if statistics.long_rows == "split":
         yield "(rows over a length are split: what is said to be lost is learned in windows of its own)"
-    yield Indent(f"because: {taken.rule}", (0, 0, 0, 2), expand=False)
-    for reason in taken.reasons:
+    yield Indent(f"because: {recommendation.rule}", (0, 0, 0, 2), expand=False)
+    for reason in recommendation.reasons:
         yield Indent(reason, (0, 0, 0, 2), expand=False)
-    if taken.max_length == found.max_length:
+    if recommendation.max_length == statistics.max_length:
         yield Indent("this is the current max_length", (0, 0, 0, 2), expand=False)
 
 

@@ -47,47 +47,47 @@ def trials_table(content: Mapping[str, Any], *, columns: int) -> Table:
 
 def left_out_line(content: Mapping[str, Any], *, columns: int) -> str:
     """What the table has no space for; empty where it shows all."""
-    told = filled(content["rows"])
-    names = [name for name in told if name not in shown_at(told, columns=columns)]
+    cells = filled(content["rows"])
+    names = [name for name in cells if name not in shown_at(cells, columns=columns)]
     return f"not shown in {columns} columns: {', '.join(names)} (--json has all)" if names else ""
 
 
 def filled(rows: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
     """The cells of every column that has one which says something; those that are always shown too."""
-    told = {
-        "configuration": [each["title"] for each in rows],
-        "samples/s": [figure(each, "samples_per_second") for each in rows],
-        "tokens/s": [figure(each, "tokens_per_second", digits=0) for each in rows],
-        "speed-up (95 %)": [speed_up(each) for each in rows],
-        "rounds": [str(each.get("rounds", NOTHING)) for each in rows],
-        "memory": [size_text(each["memory_bytes"]) if "memory_bytes" in each else NOTHING for each in rows],
-        "step": [f"{1000 * each['step_seconds']:.1f} ms" if "step_seconds" in each else NOTHING for each in rows],
-        "busy": [share(each.get("busy_share")) for each in rows],
-        "expected": [f"{each['expected']:.2f}x" if each.get("expected") else NOTHING for each in rows],
-        "there": [each.get("published") or NOTHING for each in rows],
-        "saves": [duration(each.get("seconds_saved")) for each in rows],
-        "cost saved": [figure(each, "cost_saved") for each in rows],
-        "conclusion": [each.get("conclusion", NOTHING) for each in rows],
+    columns = {
+        "configuration": [row["title"] for row in rows],
+        "samples/s": [figure(row, "samples_per_second") for row in rows],
+        "tokens/s": [figure(row, "tokens_per_second", digits=0) for row in rows],
+        "speed-up (95 %)": [speed_up(row) for row in rows],
+        "rounds": [str(row.get("rounds", NOTHING)) for row in rows],
+        "memory": [size_text(row["memory_bytes"]) if "memory_bytes" in row else NOTHING for row in rows],
+        "step": [f"{1000 * row['step_seconds']:.1f} ms" if "step_seconds" in row else NOTHING for row in rows],
+        "busy": [share(row.get("busy_share")) for row in rows],
+        "expected": [f"{row['expected']:.2f}x" if row.get("expected") else NOTHING for row in rows],
+        "there": [row.get("published") or NOTHING for row in rows],
+        "saves": [duration(row.get("seconds_saved")) for row in rows],
+        "cost saved": [figure(row, "cost_saved") for row in rows],
+        "conclusion": [row.get("conclusion", NOTHING) for row in rows],
     }
-    return {name: cells for name, cells in told.items() if name in ALWAYS or any(cell != NOTHING for cell in cells)}
+    return {name: cells for name, cells in columns.items() if name in ALWAYS or any(cell != NOTHING for cell in cells)}
 
 
-def shown_at(told: Mapping[str, Sequence[str]], *, columns: int) -> set[str]:
+def shown_at(cells: Mapping[str, Sequence[str]], *, columns: int) -> set[str]:
     """The columns that fit: those that are always shown, then by rank as long as the texts keep their room."""
-    room = columns - sum(natural(told, name) + GAP for name in ALWAYS if name not in TEXTS) - GAP * len(TEXTS)
-    texts = min(FOLDED_WIDTH, sum(natural(told, name) for name in TEXTS))
-    shown: set[str] = set(ALWAYS)
-    for name in (name for name in BY_RANK if name in told):
-        if room - natural(told, name) - GAP >= texts:
-            room -= natural(told, name) + GAP
-            shown.add(name)
-    return shown
+    room = columns - sum(natural(cells, name) + GAP for name in ALWAYS if name not in TEXTS) - GAP * len(TEXTS)
+    texts = min(FOLDED_WIDTH, sum(natural(cells, name) for name in TEXTS))
+    visible: set[str] = set(ALWAYS)
+    for name in (name for name in BY_RANK if name in cells):
+        if room - natural(cells, name) - GAP >= texts:
+            room -= natural(cells, name) + GAP
+            visible.add(name)
+    return visible
 
 
-def text_widths(told: Mapping[str, Sequence[str]], names: Sequence[str], *, columns: int) -> dict[str, int]:
+def text_widths(cells: Mapping[str, Sequence[str]], names: Sequence[str], *, columns: int) -> dict[str, int]:
     """How wide each text may be: what the figures leave, by how much each has to say."""
-    room = columns - sum(natural(told, name) + GAP for name in names if name not in TEXTS) - GAP * len(TEXTS)
-    first, second = (natural(told, name) for name in TEXTS)
+    room = columns - sum(natural(cells, name) + GAP for name in names if name not in TEXTS) - GAP * len(TEXTS)
+    first, second = (natural(cells, name) for name in TEXTS)
     if first + second <= room:
         return dict(zip(TEXTS, (first, second), strict=True))
     room = max(2 * NARROWEST, room)
@@ -95,14 +95,14 @@ def text_widths(told: Mapping[str, Sequence[str]], names: Sequence[str], *, colu
     return dict(zip(TEXTS, (wide, room - wide), strict=True))
 
 
-def natural(told: Mapping[str, Sequence[str]], name: str) -> int:
+def natural(columns: Mapping[str, Sequence[str]], name: str) -> int:
     """Characters of the widest cell or the heading."""
-    return max(len(name), *map(len, told[name]))
+    return max(len(name), *map(len, columns[name]))
 
 
 def phases_line(content: Mapping[str, Any]) -> str:
     """Where the time of the baseline's steps goes."""
-    shares = sorted(content["phases"].items(), key=lambda each: -each[1])
+    shares = sorted(content["phases"].items(), key=lambda phase: -phase[1])
     loud = [f"{phase} {100 * value:.0f} %" for phase, value in shares if value >= 0.005]
     padding = content["padding_share"]
     return f"a step: {', '.join(loud)}" + (f"; {100 * padding:.0f} % of the tokens are padding" if padding else "")
@@ -110,15 +110,15 @@ def phases_line(content: Mapping[str, Any]) -> str:
 
 def verdict_lines(content: Mapping[str, Any], *, command: str | None) -> Iterator[str]:
     """The bottleneck with its evidence, what else there is, and how to apply the remedy: the `command` to type."""
-    others = [each["sentence"] for each in content["bottlenecks"][1:]]
+    sentences = [bottleneck["sentence"] for bottleneck in content["bottlenecks"][1:]]
     yield f"{'bottleneck: ' if content['bottlenecks'] else ''}{content['summary']}"
-    for sentence in others:
+    for sentence in sentences:
         yield f"also: {sentence}"
     patch = content["patch"]
     if patch:
         saved = duration(patch["seconds_saved"])
-        whole = duration(content["run"]["seconds"])
-        yield f"remedy: {', '.join(patch['settings'])}: {speed_up(patch)} faster, {saved} of {whole} saved on this run"
+        total = duration(content["run"]["seconds"])
+        yield f"remedy: {', '.join(patch['settings'])}: {speed_up(patch)} faster, {saved} of {total} saved on this run"
         if patch.get("cost_saved") is not None:
             yield f"cost saved: {patch['cost_saved']:.2f} of {content['run']['cost']:.2f}"
         if command:

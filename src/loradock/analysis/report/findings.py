@@ -24,17 +24,19 @@ def verdict(examination: Examination) -> str:
     """How it ended, in a sentence, and what was left out."""
     severities = [finding.severity for _, finding in examination.findings]
     counts = ", ".join(counted(severities.count(kind), kind) for kind in ("error", "warning"))
-    looked = {each.check for each in examination.looked}
-    whole = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
+    looked = {result.check for result in examination.looked}
+    is_complete = all(check in looked for check in CHECKS if check.needs == "nothing" and check.level != "bench")
     if examination.worst == "error":
         ending = examination.ending
-    elif whole:
+    elif is_complete:
         ending = "this machine can train"
     else:
         ending = "these checks passed; run all checks to be sure"
-    left = [name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)]
-    rest = "".join(
+    omitted_kinds = [
+        name for name in NEEDS.values() if name and any(NEEDS[c.needs] == name for c in examination.left_out)
+    ]
+    omission = "".join(
         f"; {counted(sum(NEEDS[c.needs] == name for c in examination.left_out), 'check')} skipped without {name}"
-        for name in left
+        for name in omitted_kinds
     )
-    return f"{counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{rest}"
+    return f"{counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{omission}"

@@ -57,8 +57,10 @@ def operator_table(content: Mapping[str, Any]) -> Table:
     table.add_column(no_wrap=True, style="dim")
     table.add_column(justify="right")
     table.add_column(justify="right")
-    for each in content["operators"][:SHOWN_OPERATORS]:
-        table.add_row(Text(each["name"]), each["role"], duration_text(each["seconds"]), f"{each['count']:,.0f} x")
+    for operator in content["operators"][:SHOWN_OPERATORS]:
+        table.add_row(
+            Text(operator["name"]), operator["role"], duration_text(operator["seconds"]), f"{operator['count']:,.0f} x"
+        )
     return table
 
 
@@ -66,9 +68,9 @@ def lines(content: Mapping[str, Any]) -> list[str]:
     """The verdict, what else was found, and where the files are."""
     verdict = content["verdict"]
     busy = content["busy_share"]
-    told = [f"the GPU is busy {100 * busy:.0f} % of a step"] if busy is not None else []
-    told.append(verdict["sentence"])
-    told += [f"also {sentence}" for sentence in verdict["also"]]
+    sentences = [f"the GPU is busy {100 * busy:.0f} % of a step"] if busy is not None else []
+    sentences.append(verdict["sentence"])
+    sentences += [f"also {sentence}" for sentence in verdict["also"]]
     if verdict["remedy"]:
-        told.append(f"to try: {verdict['remedy']}")
-    return [*told, *(f"{name}: {path}" for name, path in content["files"].items())]
+        sentences.append(f"to try: {verdict['remedy']}")
+    return [*sentences, *(f"{name}: {path}" for name, path in content["files"].items())]

@@ -53,14 +53,14 @@ def parts(rows: Sequence[ShownRow], *, max_length: int, long_rows: str | None) -
 
 def body(row: ShownRow) -> Text:
     """The text of a row with its marks; a mark is set where learned or cut text begins and where it ends."""
-    made = Text()
-    for piece, before, after in _neighbours(row.pieces):
-        opening, closing = _marks(piece, before), _marks(piece, after)
-        made.append("".join(mark[0] for mark in opening))
+    line_text = Text()
+    for piece, preceding, following in _neighbours(row.pieces):
+        opening, closing = _marks(piece, preceding), _marks(piece, following)
+        line_text.append("".join(mark[0] for mark in opening))
         text = f"{CONTROL[0]}{piece.text}{CONTROL[1]}" if piece.is_control else piece.text
-        made.append(_visible(text), style=_style(piece))
-        made.append("".join(mark[1] for mark in reversed(closing)))
-    return made
+        line_text.append(_visible(text), style=_style(piece))
+        line_text.append("".join(mark[1] for mark in reversed(closing)))
+    return line_text
 
 
 def page(rows: Sequence[ShownRow], *, max_length: int, long_rows: str | None, title: str) -> str:
@@ -105,4 +105,4 @@ def _marks(piece: Piece, neighbour: Piece | None) -> list[tuple[str, str]]:
 
 def _visible(text: str) -> str:
     """Text without what would move a terminal's cursor or colour it."""
-    return "".join(each if each in "\n\t" or each.isprintable() else f"\\x{ord(each):02x}" for each in text)
+    return "".join(char if char in "\n\t" or char.isprintable() else f"\\x{ord(char):02x}" for char in text)

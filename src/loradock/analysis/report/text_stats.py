@@ -11,44 +11,44 @@ from loradock.analysis.report.data_stats import suspicious, table, unused_column
 from loradock.data.text_statistics import TextStatistics
 
 
-def text_parts(found: TextStatistics) -> Iterator[RenderableType]:
+def text_parts(statistics: TextStatistics) -> Iterator[RenderableType]:
     """All of it, from top to bottom, for a console that reads no markup."""
-    formats = ", ".join(f"{name} {rows:,}" for name, rows in found.formats.items())
-    yield f"rows: {found.rows:,} read, all of them usable; formats: {formats}"
-    yield sources_table(found)
-    yield from unused_columns(found.sources)
-    yield amounts_table(found)
-    yield f"\nlongest row: {found.longest_row} ({found.characters.percentiles['max']:,} characters)"
-    yield from suspicious(found.suspicions)
+    formats = ", ".join(f"{name} {rows:,}" for name, rows in statistics.formats.items())
+    yield f"rows: {statistics.rows:,} read, all of them usable; formats: {formats}"
+    yield sources_table(statistics)
+    yield from unused_columns(statistics.sources)
+    yield amounts_table(statistics)
+    yield f"\nlongest row: {statistics.longest_row} ({statistics.characters.percentiles['max']:,} characters)"
+    yield from suspicious(statistics.suspicions)
     yield "rejected earlier, with exit code 65: empty answers, broken records"
     yield "\nnot counted without a tokenizer; --model DIR (config.json and a tokenizer, no weights) adds:"
-    yield from (f"  - {each}" for each in found.tokenizer_adds)
+    yield from (f"  - {token}" for token in statistics.tokenizer_adds)
 
 
-def sources_table(found: TextStatistics) -> Table:
+def sources_table(statistics: TextStatistics) -> Table:
     """A line a source."""
-    made = table("\nsources", "path", "format", "rows", "weight", "characters", "words", "longest")
-    for each in found.sources:
-        made.add_row(
-            each.path,
-            each.format,
-            f"{each.rows:,}",
-            f"{each.weight:g}",
-            *whole((each.characters, each.words, each.longest)),
+    grid = table("\nsources", "path", "format", "rows", "weight", "characters", "words", "longest")
+    for source in statistics.sources:
+        grid.add_row(
+            source.path,
+            source.format,
+            f"{source.rows:,}",
+            f"{source.weight:g}",
+            *whole((source.characters, source.words, source.longest)),
         )
-    return made
+    return grid
 
 
-def amounts_table(found: TextStatistics) -> Table:
+def amounts_table(statistics: TextStatistics) -> Table:
     """Percentiles of characters and words."""
-    names = list(found.characters.percentiles)
-    made = table("\na row has", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
+    names = list(statistics.characters.percentiles)
+    grid = table("\na row has", "", "all", "mean", *(name if name == "max" else f"{name} %" for name in names))
     lines = {
-        "characters": found.characters,
-        "characters of the answer": found.answer_characters,
-        "words": found.words,
-        "words of the answer": found.answer_words,
+        "characters": statistics.characters,
+        "characters of the answer": statistics.answer_characters,
+        "words": statistics.words,
+        "words of the answer": statistics.answer_words,
     }
     for name, amount in lines.items():
-        made.add_row(name, f"{amount.total:,}", f"{amount.mean:,.1f}", *whole(amount.percentiles.values()))
-    return made
+        grid.add_row(name, f"{amount.total:,}", f"{amount.mean:,.1f}", *whole(amount.percentiles.values()))
+    return grid

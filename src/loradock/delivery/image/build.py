@@ -60,10 +60,10 @@ def preflight(ask: BuildAsk, *, client: DockerClient, view: View) -> Preflight:
     if not source.sizes_file.exists():
         raise StorageError(f"{source.sizes_file} is missing", hint="scripts/sizes.py SCRATCH/wheels")
     needs = _needs(ask, source=source, client=client, where=where, scratch=scratch)
-    found = rooms(needs)
-    view.space(found)
-    refuse_where_too_little(found, hint=REMEDY)
-    return Preflight(checkout=source, scratch=scratch, where=where, needs=needs, rooms=found)
+    room_list = rooms(needs)
+    view.space(room_list)
+    refuse_where_too_little(room_list, hint=REMEDY)
+    return Preflight(checkout=source, scratch=scratch, where=where, needs=needs, rooms=room_list)
 
 
 def _needs(ask: BuildAsk, *, source: Checkout, client: DockerClient, where: Places, scratch: Scratch) -> list[Need]:
@@ -103,24 +103,24 @@ def build(ask: BuildAsk, *, view: View) -> dict[str, Any]:
     with stoppable(), contextlib.closing(connect()) as client:
         began = time.monotonic()
         drives = builder()
-        found = preflight(ask, client=client, view=view)
+        place = preflight(ask, client=client, view=view)
         stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
-        log_path = found.scratch.records / f"{stamp}.log"
+        log_path = place.scratch.records / f"{stamp}.log"
         with (
-            _full_disk_explained(found),
-            held(found.scratch),
-            temporary(found.scratch) as tmp,
+            _full_disk_explained(place),
+            held(place.scratch),
+            temporary(place.scratch) as tmp,
             log_path.open("w", encoding="utf-8") as log,
         ):
             workshop = Workshop(
-                ask=ask, checkout=found.checkout, client=client, builder=drives, scratch=found.scratch,
+                ask=ask, checkout=place.checkout, client=client, builder=drives, scratch=place.scratch,
                 tmp=tmp, log=log, log_path=log_path, view=view,
             )  # fmt: skip
             view.note(
                 f"builder: {drives.name}; cache export: {'yes' if drives.can_export_cache else f'no ({drives.why})'}"
             )
             image, made_with = _built(workshop)
-            record = _record(workshop, image=image, found=found, made_with=made_with)
+            record = _record(workshop, image=image, found=place, made_with=made_with)
             _after(workshop, record)
             record["seconds"] = round(time.monotonic() - began, 1)
         record["log"] = str(log_path)
@@ -129,15 +129,15 @@ def build(ask: BuildAsk, *, view: View) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _full_disk_explained(found: Preflight) -> Iterator[None]:
+def _full_disk_explained(checks: Preflight) -> Iterator[None]:
     """Any sign of a full disk becomes DiskFull with what is free where, after everything was cleaned up."""
     try:
         yield
     except NoSpaceLeft as error:
-        raise DiskFull(f"{error.what}; {_free(found.needs)}", hint=REMEDY) from error
+        raise DiskFull(f"{error.what}; {_free(checks.needs)}", hint=REMEDY) from error
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise DiskFull(f"no space left for {error.filename}; {_free(found.needs)}", hint=REMEDY) from error
+            raise DiskFull(f"no space left for {error.filename}; {_free(checks.needs)}", hint=REMEDY) from error
         raise
 
 
@@ -152,10 +152,10 @@ def _built(workshop: Workshop) -> tuple[str, dict[str, Any]]:
     flash_sha256, figures = None, {}
     if ask.flash_attn != "off":
         if ask.wheel:
-            flash_sha256, kept = kept_wheel(workshop.scratch, ask.wheel)
+            flash_sha256, wheel = kept_wheel(workshop.scratch, ask.wheel)
         else:
-            flash_sha256, kept, figures = workshop.compiled_flash_attn()
-        files = {**files, kept.name: kept}
+            flash_sha256, wheel, figures = workshop.compiled_flash_attn()
+        files = {**files, wheel.name: wheel}
     with served(files) as address:
         pip_conf = workshop.tmp / "pip.conf"
         pip_conf.write_text(f"[global]\nno-index = true\nfind-links = {address}\n", encoding="utf-8")
@@ -203,8 +203,8 @@ def _record(workshop: Workshop, *, image: str, found: Preflight, made_with: dict
     layers = [{"bytes": layer["Size"], "made_by": " ".join(layer["CreatedBy"].split())} for layer in built.history()]
     steps = [
         {"stage": stage, "step": step.title, "state": step.state, "seconds": step.seconds}
-        for stage, done in workshop.steps.items()
-        for step in done
+        for stage, duration in workshop.steps.items()
+        for step in duration
     ]
     source = workshop.checkout
     return {

@@ -38,11 +38,11 @@ def stoppable() -> Iterator[None]:
                 hint="the same command continues: finished layers and wheels are kept",
             )
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    handlers = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
         yield
     finally:
-        for number, handler in before.items():
+        for number, handler in handlers.items():
             signal.signal(number, handler)
 
 
@@ -86,16 +86,16 @@ def run_container(
     """Run a container with our label, its output copied to `log`; its status and its lines. It is gone after."""
     container = client.containers.create(image, list(command), labels={labels.CONTAINER: purpose}, **options)
     lines: list[str] = []
-    rest = b""
+    partial_line = b""
     try:
         container.start()
         for chunk in container.logs(stream=True, follow=True):
-            *whole, rest = (rest + chunk).split(b"\n")
-            for line in (part.decode(errors="replace").rstrip("\r") for part in whole):
+            *parts, partial_line = (partial_line + chunk).split(b"\n")
+            for line in (part.decode(errors="replace").rstrip("\r") for part in parts):
                 log.write(line + "\n")
                 lines.append(line)
-        if rest:
-            lines.append(rest.decode(errors="replace"))
+        if partial_line:
+            lines.append(partial_line.decode(errors="replace"))
             log.write(lines[-1] + "\n")
         log.flush()
         return int(container.wait()["StatusCode"]), lines

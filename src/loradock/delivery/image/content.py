@@ -192,25 +192,25 @@ def _what(archive: tarfile.TarFile, member: tarfile.TarInfo) -> str:
     return f"{kind}{detail}" + (f" {json.dumps(attributes, sort_keys=True)}" if attributes else "")
 
 
-def differences(one: Content, other: Content) -> list[str]:
+def differences(first: Content, second: Content) -> list[str]:
     """The paths (and "config") that the two do not share, each with what differs."""
-    found = []
-    for path in sorted(one.entries.keys() | other.entries.keys()):
-        mine, theirs = one.entries.get(path), other.entries.get(path)
+    changes = []
+    for path in sorted(first.entries.keys() | second.entries.keys()):
+        mine, theirs = first.entries.get(path), second.entries.get(path)
         if mine is None:
-            found.append(f"{path}: only in the other: {theirs}")
+            changes.append(f"{path}: only in the other: {theirs}")
         elif theirs is None:
-            found.append(f"{path}: only in this one: {mine}")
+            changes.append(f"{path}: only in this one: {mine}")
         elif mine != theirs:
-            found.append(f"{path}: {_change(mine, theirs)}")
-    return found
+            changes.append(f"{path}: {_change(mine, theirs)}")
+    return changes
 
 
 def _change(mine: str, theirs: str) -> str:
     if mine.startswith("{") and theirs.startswith("{"):
-        one, other = json.loads(mine), json.loads(theirs)
-        keys = [key for key in sorted(one.keys() | other.keys()) if one.get(key) != other.get(key)]
-        return "; ".join(f"{key} is {json.dumps(one.get(key))}, there {json.dumps(other.get(key))}" for key in keys)
+        old, new = json.loads(mine), json.loads(theirs)
+        keys = [key for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)]
+        return "; ".join(f"{key} is {json.dumps(old.get(key))}, there {json.dumps(new.get(key))}" for key in keys)
     return f"{mine}, there {theirs}"
 
 

@@ -49,14 +49,14 @@ def distribution(root: Path = Path("/")) -> Distribution:
 def system_packages(root: Path = Path("/")) -> list[SystemPackage]:
     """The installed packages by name; EnvironmentUnfit where dpkg's file cannot be read or has none."""
     path = root / STATUS
-    found = [
+    packages = [
         _package(fields)
         for fields in _stanzas(_read(path, "the system packages"))
         if fields.get("Status", "").endswith(" installed") and {"Package", "Version"} <= fields.keys()
     ]
-    if not found:
+    if not packages:
         raise EnvironmentUnfit(f"the system packages are missing: {path} lists none as installed", hint=ELSEWHERE)
-    return sorted(found, key=lambda each: (each.name, each.architecture))
+    return sorted(packages, key=lambda package: (package.name, package.architecture))
 
 
 def _read(path: Path, what: str) -> str:

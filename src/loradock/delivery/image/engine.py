@@ -101,7 +101,7 @@ def builder() -> Builder:
 def _said(*command: str) -> str:
     """What a short command prints; empty where it fails. Without a server `docker version` still names the client."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip() if done.returncode == 0 or "version" in command[1:2] else ""
+    return result.stdout.strip() if result.returncode == 0 or "version" in command[1:2] else ""

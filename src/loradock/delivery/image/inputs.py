@@ -48,8 +48,8 @@ class BuildAsk:
             raise UsageError(
                 f"--flash-attn {self.flash_attn} is none of off, build, wheel:PATH", hint="--flash-attn off"
             )
-        named = (("--flash-attn", Path(wheel) if wheel else None), ("--pip-conf", self.pip_conf), ("--ca", self.ca))
-        for option, path in named:
+        files = (("--flash-attn", Path(wheel) if wheel else None), ("--pip-conf", self.pip_conf), ("--ca", self.ca))
+        for option, path in files:
             if path is not None and not path.is_file():
                 raise InputMissing(f"{option}: no such file: {path}", hint=f"name a file with {option}")
         if wheel and not wheel.endswith(".whl"):
@@ -139,10 +139,10 @@ def _revision(root: Path) -> str:
     def git(*arguments: str) -> str | None:
         command = ["git", "-C", str(root), *arguments]
         try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+            result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         except (OSError, subprocess.SubprocessError):
             return None
-        return done.stdout.strip()
+        return result.stdout.strip()
 
     commit = git("rev-parse", "HEAD")
     if not commit or git("ls-files", "--error-unmatch", "Dockerfile") is None:

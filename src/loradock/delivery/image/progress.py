@@ -55,26 +55,26 @@ class BuildLog:
             if line.strip():
                 self.loose.append(line)
             return
-        number, rest = int(match[1]), match[2]
+        number, message = int(match[1]), match[2]
         if number not in self.steps:
-            self.steps[number] = Step(number=number, name=rest)
+            self.steps[number] = Step(number=number, name=message)
             self.on_change(self.steps[number])
-        elif rest not in {"...", self.steps[number].name} and not rest.startswith("sha256:"):
-            self._said(self.steps[number], rest)
+        elif message not in {"...", self.steps[number].name} and not message.startswith("sha256:"):
+            self._said(self.steps[number], message)
 
-    def _said(self, step: Step, rest: str) -> None:
+    def _said(self, step: Step, message: str) -> None:
         """What a known step says: that it ended, or a line of its output."""
-        if rest == "CACHED":
+        if message == "CACHED":
             step.state = "cached"
-        elif match := re.fullmatch(r"DONE (\d+(?:\.\d+)?)s", rest):
+        elif match := re.fullmatch(r"DONE (\d+(?:\.\d+)?)s", message):
             step.state, step.seconds = "done" if step.state == "running" else step.state, float(match[1])
-        elif rest.startswith("ERROR"):
+        elif message.startswith("ERROR"):
             step.state = "failed"
-            step.lines.append(rest)
-        elif rest == "CANCELED":
+            step.lines.append(message)
+        elif message == "CANCELED":
             step.state = "cancelled"
         else:
-            text = (STAMPED.fullmatch(rest) or ["", rest])[1]
+            text = (STAMPED.fullmatch(message) or ["", message])[1]
             if text.strip():
                 step.lines.append(text)
         self.on_change(step)

@@ -67,7 +67,7 @@ class Decision:
 def decide(entries: Iterable[Entry], *, rules: Rules) -> list[Decision]:
     """What goes, oldest first; each with its reason. An entry goes only after all that needs it has gone."""
     order = _ordered(entries)
-    taken: set[str] = set()
+    removed: set[str] = set()
     decisions: list[Decision] = []
     everything = {entry.id for entry in order}
     left_bytes = _freed(order, everything, rules)
@@ -75,13 +75,13 @@ def decide(entries: Iterable[Entry], *, rules: Rules) -> list[Decision]:
     names = {entry.id: f"{entry.kind} {entry.name}" for entry in order}
     for entry in order:
         why = _why_kept(entry, rules, left_bytes=left_bytes - freed_bytes)
-        if not why and (waiting := [need for need in entry.needs if need not in taken]):
+        if not why and (waiting := [need for need in entry.needs if need not in removed]):
             why = f"the {names.get(waiting[0], f'step {waiting[0][:12]} of another build')} stays"
         if why:
             decisions.append(Decision(entry=entry, is_taken=False, why=why))
             continue
-        taken.add(entry.id)
-        now_freed = _freed(order, taken, rules)
+        removed.add(entry.id)
+        now_freed = _freed(order, removed, rules)
         age = f"last used {duration_text(rules.now - entry.last_used)} ago"
         decisions.append(Decision(entry=entry, is_taken=True, why=age, freed_bytes=now_freed - freed_bytes))
         freed_bytes = now_freed
@@ -111,19 +111,19 @@ def _ordered(entries: Iterable[Entry]) -> list[Entry]:
     def age(entry: Entry) -> tuple[float, int]:
         if entry.id not in ages:
             ages[entry.id] = (entry.last_used, 0)
-            before = [age(known[need]) for need in entry.needs if need in known]
-            depth = 1 + max((depth for _, depth in before), default=0)
-            ages[entry.id] = (max([entry.last_used, *(when for when, _ in before)]), depth)
+            ages_of_needs = [age(known[need]) for need in entry.needs if need in known]
+            depth = 1 + max((depth for _, depth in ages_of_needs), default=0)
+            ages[entry.id] = (max([entry.last_used, *(when for when, _ in ages_of_needs)]), depth)
         return ages[entry.id]
 
     return sorted(entries, key=lambda e: (age(e)[0], ORDER.index(e.kind), age(e)[1], e.name))
 
 
-def _freed(entries: Sequence[Entry], taken: set[str], rules: Rules) -> int:
+def _freed(entries: Sequence[Entry], removed: set[str], rules: Rules) -> int:
     """Bytes that are free once `taken` has gone: pieces that nothing else holds."""
-    held = set(rules.held_parts).union(*(entry.parts for entry in entries if entry.id not in taken))
-    free = {part: size for entry in entries if entry.id in taken for part, size in entry.parts.items()}
-    return sum(size for part, size in free.items() if part not in held)
+    held_parts = set(rules.held_parts).union(*(entry.parts for entry in entries if entry.id not in removed))
+    free = {part: size for entry in entries if entry.id in removed for part, size in entry.parts.items()}
+    return sum(size for part, size in free.items() if part not in held_parts)
 
 
 def parse_age(text: str) -> float:

@@ -44,16 +44,16 @@ def cache_entries(records: Sequence[Mapping[str, Any]], images: Sequence[Seen]) 
 def _our_records(records: Sequence[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]]) -> set[str]:
     """The steps that call our scripts, and the copied files that stand on them."""
     ours = {record["ID"] for record in records if OUR_STEP.search(record["Description"])}
-    found = True
-    while found:
-        found = {
+    filtered = True
+    while filtered:
+        filtered = {
             record["ID"]
             for record in records
             if record["ID"] not in ours
             and record["Description"].startswith("fileop")
             and ours.intersection(_parents(record)).intersection(known)
         }
-        ours |= found
+        ours |= filtered
     return ours
 
 
@@ -61,22 +61,22 @@ def _record_layers(
     records: Sequence[Mapping[str, Any]], known: Mapping[str, Mapping[str, Any]], images: Sequence[Seen]
 ) -> dict[str, str]:
     """The layer that a record holds together with an image: the same command and bytes, or copied onto such a one."""
-    every = {layer.chain: layer for image in images for layer in image.layers}.values()
+    layers = {layer.chain: layer for image in images for layer in image.layers}.values()
     above: dict[str, list[Layer]] = {}
     for image in images:
         for lower, upper in itertools.pairwise(image.layers):
             above.setdefault(lower.chain, []).append(upper)
-    found: dict[str, str] = {}
+    entries: dict[str, str] = {}
     for record in sorted((r for r in records if r["Shared"]), key=lambda r: _depth(r, known)):
         command = record["Description"].partition("from exec ")[2]
-        on = [layer for parent in _parents(record) for layer in above.get(found.get(parent, ""), [])]
+        on = [layer for parent in _parents(record) for layer in above.get(entries.get(parent, ""), [])]
         fits = [layer for layer in on if command or layer.step.startswith(("COPY", "ADD", "WORKDIR"))]
-        fits = fits or ([layer for layer in every if command in layer.step] if command else [])
+        fits = fits or ([layer for layer in layers if command in layer.step] if command else [])
         same = [layer.chain for layer in fits if layer.size_bytes == record["Size"] and command in layer.step]
         # Two builds of one step: each record its own layer, as long as there are enough.
         if same:
-            found[record["ID"]] = next((chain for chain in same if chain not in found.values()), same[0])
-    return found
+            entries[record["ID"]] = next((chain for chain in same if chain not in entries.values()), same[0])
+    return entries
 
 
 def _depth(record: Mapping[str, Any], known: Mapping[str, Mapping[str, Any]]) -> int:
@@ -93,9 +93,9 @@ def _record_entry(
 ) -> Entry:
     holders = [image for image in images if any(part in image.parts for part in parts)]
     foreign = [image for image in holders if labels.IMAGE not in image.labels]
-    kept = "a build uses it" if record["InUse"] else ""
+    reason = "a build uses it" if record["InUse"] else ""
     if foreign:
-        kept = kept or f"the image {(*foreign[0].tags, foreign[0].id)[0]} holds it: it frees nothing"
+        reason = reason or f"the image {(*foreign[0].tags, foreign[0].id)[0]} holds it: it frees nothing"
     return Entry(
         kind="cache",
         id=record["ID"],
@@ -103,7 +103,7 @@ def _record_entry(
         last_used=seconds_of(record["LastUsedAt"] or record["CreatedAt"]),
         parts=parts,
         needs=[*children, *(image.id for image in holders)],
-        kept=kept,
+        kept=reason,
     )
 
 

@@ -47,9 +47,9 @@ def inventory(client: DockerClient, *, names: Sequence[str] = ()) -> Inventory:
         if labels.IMAGE in image.labels:
             entries += _image_entries(image, users.get(image.id, []), containers, (*OUR_NAMES, *names))
     entries = _newest_marked(entries)
-    held = {chain for image in images if labels.IMAGE not in image.labels for chain in image.parts}
+    chains = {chain for image in images if labels.IMAGE not in image.labels for chain in image.parts}
     cache, held_by_others = cache_entries(usage.get("BuildCache") or [], images)
-    return Inventory(entries=containers + entries + cache, held_parts=held | held_by_others)
+    return Inventory(entries=containers + entries + cache, held_parts=chains | held_by_others)
 
 
 def _container(client: DockerClient, item: Mapping[str, Any], ours: Collection[str]) -> Entry | None:
@@ -81,23 +81,23 @@ def _image_entries(
     known = {container.id for container in containers}
     strangers = [user for user in users if user not in known]
     if image.is_derived:
-        kept = "built on our image by somebody else"
+        reason = "built on our image by somebody else"
     elif strangers:
-        kept = f"the container {strangers[0]} uses it"
+        reason = f"the container {strangers[0]} uses it"
     else:
-        kept = f"{foreign[0]} is not a name of ours (--name takes it)" if foreign else ""
+        reason = f"{foreign[0]} is not a name of ours (--name takes it)" if foreign else ""
     finished = [container.last_used for container in containers if container.id in users]
-    whole = Entry(
+    entry = Entry(
         kind="image",
         id=image.id,
         name=", ".join(image.tags) or f"{image.id[7:19]} (no name)",
         last_used=max([image.last_used, *finished]),
         parts=image.parts,
         needs=[user for user in users if user in known],
-        kept=kept,
+        kept=reason,
     )
     tags = [Entry(kind="tag", id=tag, name=tag, last_used=image.last_used) for tag in ours] if foreign else []
-    return [whole] if image.is_derived else [*tags, whole]
+    return [entry] if image.is_derived else [*tags, entry]
 
 
 def is_our_name(tag: str, names: Collection[str]) -> bool:
@@ -108,8 +108,8 @@ def is_our_name(tag: str, names: Collection[str]) -> bool:
 
 def _newest_marked(entries: Sequence[Entry]) -> list[Entry]:
     """The same, the newest image that has a name marked as such."""
-    named = [e for e in entries if e.kind == "image" and not e.kept and not e.name.endswith("(no name)")]
-    newest = max(named, key=lambda entry: entry.last_used, default=None)
+    names_kept = [e for e in entries if e.kind == "image" and not e.kept and not e.name.endswith("(no name)")]
+    newest = max(names_kept, key=lambda entry: entry.last_used, default=None)
     return [dataclasses.replace(entry, is_newest=True) if entry is newest else entry for entry in entries]
 
 

@@ -94,8 +94,8 @@ def _chains(layers: Sequence[str]) -> Iterator[str]:
 def _is_derived(history: Sequence[Mapping[str, Any]]) -> bool:
     """True where a step after the one that set our label wrote files: somebody built on our image, label and all."""
     marks = [n for n, step in enumerate(history) if "LABEL" in step["CreatedBy"] and labels.IMAGE in step["CreatedBy"]]
-    after = history[marks[-1] + 1 :] if marks else []
-    return any(step["Size"] and "WORKDIR" not in step["CreatedBy"] for step in after)
+    later = history[marks[-1] + 1 :] if marks else []
+    return any(step["Size"] and "WORKDIR" not in step["CreatedBy"] for step in later)
 
 
 def seconds_of(stamp: str) -> float:

@@ -40,21 +40,21 @@ def _is_regular(path: Path) -> bool:
 
 def scratch_entries(root: Path) -> list[Entry]:
     """Every entry of the rooms; records, the lock and unknown names are named with the reason why they stay."""
-    found: list[Entry] = []
+    entries: list[Entry] = []
     with os.scandir(root) as listing:
         for item in sorted(listing, key=lambda item: item.name):
             if item.name in {MARKER, LOCK}:
                 continue
             if item.name in ROOMS and item.is_dir(follow_symlinks=False):
-                found += [_entry(root, f"{item.name}/{child}") for child in sorted(os.listdir(item))]
+                entries += [_entry(root, f"{item.name}/{child}") for child in sorted(os.listdir(item))]
             elif item.name == "records":
-                found.append(_entry(root, item.name, kept="says what was built, and is small"))
+                entries.append(_entry(root, item.name, kept="says what was built, and is small"))
             elif item.name.startswith(COMPILE_TREE) and item.is_dir(follow_symlinks=False):
-                found.append(_entry(root, item.name))
+                entries.append(_entry(root, item.name))
             else:
                 why = "a symbolic link; none is followed" if item.is_symlink() else "not made by loradock"
-                found.append(_entry(root, item.name, kept=why))
-    return found
+                entries.append(_entry(root, item.name, kept=why))
+    return entries
 
 
 def _entry(root: Path, name: str, *, kept: str = "") -> Entry:
@@ -65,11 +65,11 @@ def _entry(root: Path, name: str, *, kept: str = "") -> Entry:
         if stat.S_ISLNK(path.lstat().st_mode):
             kept = kept or "a symbolic link; none is followed"
         # One inode counts once: a compile tree links its files.
-        seen: set[tuple[int, int]] = set()
+        inodes: set[tuple[int, int]] = set()
         for facts in _walk(path):
             is_elsewhere = is_elsewhere or facts.st_dev != home
-            size_bytes += 0 if (facts.st_dev, facts.st_ino) in seen else facts.st_blocks * 512
-            seen.add((facts.st_dev, facts.st_ino))
+            size_bytes += 0 if (facts.st_dev, facts.st_ino) in inodes else facts.st_blocks * 512
+            inodes.add((facts.st_dev, facts.st_ino))
             read = facts.st_atime if stat.S_ISREG(facts.st_mode) else 0.0
             last_used = max(last_used, facts.st_mtime, facts.st_ctime, read)
     except OSError as error:

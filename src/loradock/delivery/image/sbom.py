@@ -76,11 +76,11 @@ def bill_of_image(client: DockerClient, reference: str) -> str:
         container.start()
         code = container.wait()["StatusCode"]
         text = container.logs(stdout=True, stderr=False).decode()
-        said = container.logs(stdout=False, stderr=True).decode(errors="replace")
+        log = container.logs(stdout=False, stderr=True).decode(errors="replace")
     finally:
         container.remove(force=True)
     if code != 0 or not _is_bill(text):
-        problems = [Problem(what=line) for line in said.splitlines()[-5:]]
+        problems = [Problem(what=line) for line in log.splitlines()[-5:]]
         raise EnvironmentUnfit(
             f"{reference} did not list what it holds (exit code {code})",
             hint=f"docker run --rm {reference} image sbom",
@@ -98,7 +98,7 @@ def _is_bill(text: str) -> bool:
 
 
 def _refuse_gaps(installed: list[Installed], locked: dict[str, Locked], lock: Path) -> None:
-    missing = sorted(locked.keys() - {each.name for each in installed})
+    missing = sorted(locked.keys() - {package.name for package in installed})
     if missing:
         raise EnvironmentUnfit(
             f"the environment lacks {len(missing)} packages of {lock}: its bill would not be that of the lock",
@@ -111,7 +111,7 @@ def _add_python(bill: Bill, installed: list[Installed], locked: dict[str, Locked
     """loradock as the subject, the interpreter, each package and what it needs."""
     from packageurl import PackageURL
 
-    components = {each.name: _python_component(each, locked.get(each.name)) for each in installed}
+    components = {package.name: _python_component(package, locked.get(package.name)) for package in installed}
     interpreter = PackageURL("generic", name="python", version=python).to_string()
     subject = components.pop("loradock", None) or {"name": "loradock", "version": __version__, "bom-ref": "loradock"}
     digest = hashlib.sha256(lock.read_bytes()).hexdigest()
@@ -124,14 +124,14 @@ def _add_python(bill: Bill, installed: list[Installed], locked: dict[str, Locked
         {"type": "application", "name": "python", "version": python, "purl": interpreter, "bom-ref": interpreter}
     )
     bill.needs[subject["bom-ref"]] = [interpreter]
-    for each in installed:
-        is_ours = each.name == "loradock"
-        needed = _needed(each.metadata, python=python, with_extras=is_ours)
+    for package in installed:
+        is_ours = package.name == "loradock"
+        needed = _needed(package.metadata, python=python, with_extras=is_ours)
         refs = [components[name]["bom-ref"] for name in sorted(needed & components.keys())]
-        bill.needs.setdefault(subject["bom-ref"] if is_ours else components[each.name]["bom-ref"], []).extend(refs)
+        bill.needs.setdefault(subject["bom-ref"] if is_ours else components[package.name]["bom-ref"], []).extend(refs)
 
 
-def _python_component(each: Installed, pin: Locked | None) -> dict[str, Any]:
+def _python_component(package: Installed, pin: Locked | None) -> dict[str, Any]:
     """A package, with the SHA-256 of each file that the lock lets be installed for it.
 
     The lock does not say which of the files suits this machine, so they stand at the distribution, not at the
@@ -139,19 +139,19 @@ def _python_component(each: Installed, pin: Locked | None) -> dict[str, Any]:
     """
     from packageurl import PackageURL
 
-    purl = PackageURL("pypi", name=each.name, version=each.version).to_string()
+    purl = PackageURL("pypi", name=package.name, version=package.version).to_string()
     component: dict[str, Any] = {
         "type": "library",
-        "name": each.name,
-        "version": each.version,
+        "name": package.name,
+        "version": package.version,
         "purl": purl,
         "bom-ref": purl,
     }
-    if each.metadata["Summary"]:
-        component["description"] = each.metadata["Summary"]
-    if licenses := _licenses(each.metadata):
+    if package.metadata["Summary"]:
+        component["description"] = package.metadata["Summary"]
+    if licenses := _licenses(package.metadata):
         component["licenses"] = licenses
-    if pin is not None and pin.version == each.version:
+    if pin is not None and pin.version == package.version:
         hashes = [{"alg": "SHA-256", "content": digest} for digest in pin.hashes]
         comment = "the files of this release that the lock allows; one of them is installed"
         component["externalReferences"] = [{"type": "distribution", "url": purl, "comment": comment, "hashes": hashes}]
@@ -168,14 +168,14 @@ def _licenses(metadata: Message) -> list[dict[str, Any]]:
     texts = [(metadata[key] or "").strip() for key in ("License-Expression", "License")]
     declared = [text for text in texts if text and "\n" not in text and len(text) <= LONGEST_LICENSE_NAME][:1]
     if not declared:
-        classifiers = [str(each) for each in metadata.get_all("Classifier", [])]
+        classifiers = [str(classifier) for classifier in metadata.get_all("Classifier", [])]
         declared = sorted(
             {classifier.rpartition(" :: ")[2] for classifier in classifiers if classifier.startswith("License :: ")}
         )
     if len(declared) == 1 and not fixup_id(declared[0]) and is_expression(declared[0]):
         return [{"expression": declared[0], "acknowledgement": "declared"}]
-    named = ({"id": fixup_id(text)} if fixup_id(text) else {"name": text} for text in declared)
-    return [{"license": {**each, "acknowledgement": "declared"}} for each in named]
+    licences = ({"id": fixup_id(text)} if fixup_id(text) else {"name": text} for text in declared)
+    return [{"license": {**licence, "acknowledgement": "declared"}} for licence in licences]
 
 
 def _needed(metadata: Message, *, python: str, with_extras: bool) -> set[str]:
@@ -197,30 +197,30 @@ def _needed(metadata: Message, *, python: str, with_extras: bool) -> set[str]:
 def _add_system(bill: Bill, system: Distribution, packages: list[SystemPackage]) -> None:
     """The operating system, each of its packages and what that needs."""
     components = {package.name: _system_component(package, system) for package in packages}
-    for each in packages:
-        first = (next((name for name in group if name in components), None) for group in each.needs)
+    for entry in packages:
+        first = (next((name for name in group if name in components), None) for group in entry.needs)
         refs = {components[name]["bom-ref"] for name in first if name}
-        bill.needs[components[each.name]["bom-ref"]] = sorted(refs)
-    whole = {
+        bill.needs[components[entry.name]["bom-ref"]] = sorted(refs)
+    operating_system = {
         "type": "operating-system",
         "name": system.id,
         "version": system.version,
         "description": system.title,
         "bom-ref": f"os:{system.id}-{system.version}",
     }
-    bill.components += [*components.values(), whole]
-    bill.needs[str(whole["bom-ref"])] = [each["bom-ref"] for each in components.values()]
+    bill.components += [*components.values(), operating_system]
+    bill.needs[str(operating_system["bom-ref"])] = [component["bom-ref"] for component in components.values()]
 
 
-def _system_component(each: SystemPackage, system: Distribution) -> dict[str, Any]:
+def _system_component(package: SystemPackage, system: Distribution) -> dict[str, Any]:
     from packageurl import PackageURL
 
     # Advisories are issued for source packages: scanners look for them under `upstream`.
-    qualifiers = {"arch": each.architecture, "distro": f"{system.id}-{system.version}"}
-    if (each.source, each.source_version) != (each.name, each.version):
-        qualifiers["upstream"] = f"{each.source}@{each.source_version}"
-    purl = PackageURL("deb", system.id, each.name, each.version, qualifiers).to_string()
-    return {"type": "library", "name": each.name, "version": each.version, "purl": purl, "bom-ref": purl}
+    qualifiers = {"arch": package.architecture, "distro": f"{system.id}-{system.version}"}
+    if (package.source, package.source_version) != (package.name, package.version):
+        qualifiers["upstream"] = f"{package.source}@{package.source_version}"
+    purl = PackageURL("deb", system.id, package.name, package.version, qualifiers).to_string()
+    return {"type": "library", "name": package.name, "version": package.version, "purl": purl, "bom-ref": purl}
 
 
 def _serialised(bill: Bill) -> str:
@@ -231,7 +231,7 @@ def _serialised(bill: Bill) -> str:
         "specVersion": "1.6",
         "version": 1,
         "metadata": {"component": bill.subject, "tools": {"components": [tool]}},
-        "components": sorted(bill.components, key=lambda each: each["bom-ref"]),
+        "components": sorted(bill.components, key=lambda entry: entry["bom-ref"]),
         "dependencies": [{"ref": ref, "dependsOn": sorted(set(needs))} for ref, needs in sorted(bill.needs.items())],
     }
     if epoch := os.environ.get("SOURCE_DATE_EPOCH"):

@@ -71,9 +71,11 @@ def opened(root: Path) -> Scratch:
     scratch = Scratch(root=root.absolute())
     try:
         scratch.root.mkdir(parents=True, exist_ok=True)
-        own = {MARKER, LOCK, "wheels", "cache", "tmp", "records"}
+        names_of_ours = {MARKER, LOCK, "wheels", "cache", "tmp", "records"}
         if not (scratch.root / MARKER).exists():
-            foreign = sorted(p.name for p in scratch.root.iterdir() if p.name not in own and not _is_compile_tree(p))
+            foreign = sorted(
+                p.name for p in scratch.root.iterdir() if p.name not in names_of_ours and not _is_compile_tree(p)
+            )
             if foreign:
                 folder = scratch.root / "loradock"
                 scratch = Scratch(root=folder)
@@ -141,10 +143,10 @@ def probe(folder: Path) -> list[Property]:
     with tempfile.TemporaryDirectory(prefix="probe-", dir=folder) as name:
         for what, attempt, instead in tries:
             try:
-                is_safe, seen = attempt(Path(name))
+                is_safe, result = attempt(Path(name))
             except OSError as error:
-                is_safe, seen = False, error.strerror or type(error).__name__
-            findings.append(Property(name=what, is_safe=is_safe, seen=seen, instead=instead))
+                is_safe, result = False, error.strerror or type(error).__name__
+            findings.append(Property(name=what, is_safe=is_safe, seen=result, instead=instead))
     return findings
 
 
@@ -156,8 +158,11 @@ def can_compile(findings: list[Property]) -> list[Property]:
 def _locks(folder: Path) -> tuple[bool, str]:
     with (folder / "lock").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        other = subprocess.run(python.command("-c", TRY_LOCK, file.name), capture_output=True, check=False)
-    return other.returncode == 0, "a second process is kept out" if other.returncode == 0 else "a second one gets in"
+        lock_state = subprocess.run(python.command("-c", TRY_LOCK, file.name), capture_output=True, check=False)
+    return (
+        lock_state.returncode == 0,
+        "a second process is kept out" if lock_state.returncode == 0 else "a second one gets in",
+    )
 
 
 def _renames(folder: Path) -> tuple[bool, str]:
@@ -174,8 +179,11 @@ def _executes(folder: Path) -> tuple[bool, str]:
     script = folder / "program"
     script.write_text("#!/bin/sh\nexit 0\n")
     script.chmod(0o700)
-    done = subprocess.run([str(script)], capture_output=True, check=False)
-    return done.returncode == 0, "a script runs" if done.returncode == 0 else f"a script ends with {done.returncode}"
+    result = subprocess.run([str(script)], capture_output=True, check=False)
+    return (
+        result.returncode == 0,
+        "a script runs" if result.returncode == 0 else f"a script ends with {result.returncode}",
+    )
 
 
 def _keeps_mode(folder: Path) -> tuple[bool, str]:

@@ -73,27 +73,27 @@ def verify(signature: Path, *, signers: Path, identity: str) -> dict[str, str]:
     return content
 
 
-def mismatches(signed: dict[str, str], seen: dict[str, str]) -> list[str]:
+def mismatches(signed: dict[str, str], found_digests: dict[str, str]) -> list[str]:
     """What the signed statement says and the image does not."""
     return [
-        f"{key}: signed {signed.get(key)!r}, the image has {seen.get(key)!r}"
-        for key in sorted(signed.keys() | seen.keys())
-        if signed.get(key) != seen.get(key)
+        f"{key}: signed {signed.get(key)!r}, the image has {found_digests.get(key)!r}"
+        for key in sorted(signed.keys() | found_digests.keys())
+        if signed.get(key) != found_digests.get(key)
     ]
 
 
 def _ssh_keygen(action: str, *arguments: str, standard_input: bytes, wanted: str) -> bytes:
     command = ["ssh-keygen", "-Y", action, "-n", NAMESPACE, *arguments]
     try:
-        done = subprocess.run(command, input=standard_input, capture_output=True, check=False)
+        result = subprocess.run(command, input=standard_input, capture_output=True, check=False)
     except FileNotFoundError:
         raise EnvironmentUnfit("ssh-keygen is not installed", hint="apt-get install openssh-client") from None
-    if done.returncode != 0:
-        said = " ".join((done.stderr + done.stdout).decode(errors="replace").split())
+    if result.returncode != 0:
+        message = " ".join((result.stderr + result.stdout).decode(errors="replace").split())
         raise EnvironmentUnfit(
-            f"ssh-keygen could not {wanted} {arguments[-1] if action == 'verify' else arguments[1]}: {said}",
+            f"ssh-keygen could not {wanted} {arguments[-1] if action == 'verify' else arguments[1]}: {message}",
             hint="check the file, the identity and the list of signers"
             if action == "verify"
             else "name a private key, or a public one whose private half ssh-agent holds",
         )
-    return done.stdout
+    return result.stdout

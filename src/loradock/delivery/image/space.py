@@ -107,9 +107,9 @@ def _engine_tmp(root: Path) -> Path:
             entries = (process / "environ").read_bytes().decode(errors="replace").split("\0")
         except OSError:
             continue
-        named = next((e.partition("=")[2] for e in entries if e.startswith("DOCKER_TMPDIR=")), "")
-        if named and (str(root) in command or "--data-root" not in command):
-            return Path(named)
+        folder = next((e.partition("=")[2] for e in entries if e.startswith("DOCKER_TMPDIR=")), "")
+        if folder and (str(root) in command or "--data-root" not in command):
+            return Path(folder)
     return root / "tmp"
 
 
@@ -152,9 +152,9 @@ def _room(needs: Sequence[Need]) -> Room:
     )
 
 
-def refuse_where_too_little(found: Sequence[Room], *, hint: str) -> None:
+def refuse_where_too_little(room_list: Sequence[Room], *, hint: str) -> None:
     """DiskFull with need and have of every filesystem that has too little."""
-    short = [room for room in found if not room.is_enough]
+    short = [room for room in room_list if not room.is_enough]
     if short:
         what = "; ".join(_short_of(room) for room in short)
         raise DiskFull(f"too little space to build: {what}", hint=hint)
@@ -181,8 +181,8 @@ class Sizes:
 
     def missing_wheels(self, folder: Path) -> list[str]:
         """The locked packages of which the folder holds no wheel of the locked version."""
-        there = {project_of(path.name) for path in folder.glob("*.whl")}
-        return [name for name, version in self.versions.items() if (_normal(name), version) not in there]
+        projects = {project_of(path.name) for path in folder.glob("*.whl")}
+        return [name for name, version in self.versions.items() if (_normal(name), version) not in projects]
 
     def needs(
         self,

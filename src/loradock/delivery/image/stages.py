@@ -81,10 +81,10 @@ class Workshop:
         """Build one stage; the id of its image. `files` are the secrets, by id."""
         iid = self.tmp / f"iid-{secrets.token_hex(4)}"
         devel = self.ask.devel_image or self.checkout.pinned("devel")
-        given = {"BASE_IMAGE": self.base, "DEVEL_IMAGE": devel, **arguments}
+        build_arguments = {"BASE_IMAGE": self.base, "DEVEL_IMAGE": devel, **arguments}
         command = [*self.builder.command, "--progress", "plain", "--network", "host", "--target", target]
         command += ["--iidfile", str(iid), *options]
-        command += [part for name, value in given.items() for part in ("--build-arg", f"{name}={value}")]
+        command += [part for name, value in build_arguments.items() for part in ("--build-arg", f"{name}={value}")]
         command += [part for name, path in files.items() for part in ("--secret", f"id={name},src={path}")]
         command += ["--platform", self.ask.platform] if self.ask.platform else []
         command += ["--pull"] * self.ask.pull + ["--no-cache"] * self.ask.no_cache
@@ -149,7 +149,11 @@ class Workshop:
         mounted = {"pip": "/etc/pip.conf", "ca": "/run/secrets/ca"}
         secret_files = self._pip_secrets()
         volumes = volumes + [f"{path}:{mounted[name]}:ro" for name, path in secret_files.items()]
-        given = {"HOME": "/tmp", **({"PIP_CERT": mounted["ca"]} if "ca" in secret_files else {}), **(environment or {})}
+        variables = {
+            "HOME": "/tmp",
+            **({"PIP_CERT": mounted["ca"]} if "ca" in secret_files else {}),
+            **(environment or {}),
+        }
         user = f"{os.getuid()}:{os.getgid()}"
         try:
             status, lines = run_container(
@@ -160,7 +164,7 @@ class Workshop:
                 log=self.log,
                 volumes=volumes,
                 user=user,
-                environment=given,
+                environment=variables,
                 network_mode="host",
                 platform=self.ask.platform,
                 **more,
@@ -172,8 +176,8 @@ class Workshop:
         if status:
             if any(NO_SPACE.search(line) for line in lines):
                 raise NoSpaceLeft(f"no space was left in the container {purpose}")
-            shown = "\n".join(f"  | {line}" for line in lines[-SHOWN_LINES:])
-            what = f"the container {purpose} ended with {status}:\n{shown}"
+            tail = "\n".join(f"  | {line}" for line in lines[-SHOWN_LINES:])
+            what = f"the container {purpose} ended with {status}:\n{tail}"
             remedy = f"the whole log: less {self.log_path}"
             raise (HubError if _is_network(lines) else EnvironmentUnfit)(what, hint=remedy)
         return lines
@@ -204,8 +208,8 @@ class Workshop:
         lines = self._container(
             image, ["python3", "-c", ABOUT], purpose="about", volumes=[f"{self.tmp}:/scratch-tmp:ro"]
         )
-        python, machine, *seen = lines[-1].split()
-        if seen != [nonce]:
+        python, machine, *fields = lines[-1].split()
+        if fields != [nonce]:
             raise EnvironmentUnfit(
                 f"a container of this engine does not see {self.scratch.root}: the engine runs on another machine, "
                 "or in a virtual machine that does not share this directory",
@@ -240,5 +244,5 @@ class Workshop:
 
 
 def _is_network(lines: list[str]) -> bool:
-    told = ("NewConnectionError", "Could not find a version", "Temporary failure in name resolution", "SSLError")
-    return any(word in line for line in lines for word in told)
+    phrases = ("NewConnectionError", "Could not find a version", "Temporary failure in name resolution", "SSLError")
+    return any(word in line for line in lines for word in phrases)

@@ -85,7 +85,9 @@ class WheelIndex:
         except (OSError, ValueError):
             self._remove_wrong(self.folder.glob("*.whl"))
             return None
-        moved = [self.folder / name for name, seen in known.items() if not _is_unmoved(self.folder / name, seen)]
+        moved = [
+            self.folder / name for name, file_state in known.items() if not _is_unmoved(self.folder / name, file_state)
+        ]
         if moved:
             self._remove_wrong(path for path in moved if path.exists())
             if any(not path.exists() for path in moved):
@@ -113,33 +115,33 @@ class WheelIndex:
                 path.unlink()
 
 
-def _is_unmoved(path: Path, seen: Mapping[str, int]) -> bool:
+def _is_unmoved(path: Path, recorded: Mapping[str, int]) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:
         return False
-    return (stat.st_size, stat.st_mtime_ns) == (seen["bytes"], seen["mtime_ns"])
+    return (stat.st_size, stat.st_mtime_ns) == (recorded["bytes"], recorded["mtime_ns"])
 
 
 def downloaded(lines: list[str]) -> set[str]:
     """The wheels and source releases that pip says it saved or found, by file name."""
-    found = (
+    path_match = (
         re.search(r"(?:Saved|Processing|File was already downloaded) (?:file://)?/wheels/(\S+\.(?:whl|tar\.gz))", line)
         for line in lines
     )
-    return {match[1] for match in found if match}
+    return {match[1] for match in path_match if match}
 
 
 def kept_wheel(scratch: Scratch, source: Path) -> tuple[str, Path]:
     """A copy of a wheel in the scratch, in a folder of its sha256; (sha256, path). Same names can differ in content."""
     digest = sha256_of(source)
-    kept = scratch.wheels / digest / source.name
-    if not kept.exists() or sha256_of(kept) != digest:
-        kept.parent.mkdir(exist_ok=True)
-        part = kept.with_suffix(".part")
+    copy = scratch.wheels / digest / source.name
+    if not copy.exists() or sha256_of(copy) != digest:
+        copy.parent.mkdir(exist_ok=True)
+        part = copy.with_suffix(".part")
         shutil.copyfile(source, part)
-        part.replace(kept)
-    return digest, kept
+        part.replace(copy)
+    return digest, copy
 
 
 @contextlib.contextmanager

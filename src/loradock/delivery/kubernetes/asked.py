@@ -38,17 +38,19 @@ def volumes(
     sizes: Sizes, *, claims: Mapping[str, str | None], host_paths: Mapping[str, str], fetched_bytes: int | None
 ) -> tuple[Volume, ...]:
     """The volumes of a run. `fetched_bytes`: /data is empty and as large, and an init container fills it."""
-    found: list[Volume] = []
+    volumes_found: list[Volume] = []
     for name, path in (("data", DATA), ("output", OUTPUT), ("cache", CACHE)):
         claim, host_path = claims.get(name), host_paths.get(name)
         is_fetched = name == "data" and fetched_bytes is not None
         if claim is not None or host_path is not None:
             is_read_only = name == "data"
-            found.append(Volume(name=name, path=path, claim=claim, host_path=host_path, is_read_only=is_read_only))
+            volumes_found.append(
+                Volume(name=name, path=path, claim=claim, host_path=host_path, is_read_only=is_read_only)
+            )
         elif is_fetched:
-            found.append(Volume(name=name, path=path, size_bytes=fetched_bytes or 0, is_read_only=True))
+            volumes_found.append(Volume(name=name, path=path, size_bytes=fetched_bytes or 0, is_read_only=True))
         elif name == "output":
-            found.append(Volume(name=name, path=path, size_bytes=sizes.output_bytes.value))
+            volumes_found.append(Volume(name=name, path=path, size_bytes=sizes.output_bytes.value))
     scratch = Volume(name="tmp", path=SCRATCH, size_bytes=sizes.scratch_bytes.value, is_site=True)
     shm = Volume(name="shm", path=SHM, size_bytes=sizes.shm_bytes.value, is_memory=True, is_site=True)
-    return (*found, scratch, shm)
+    return (*volumes_found, scratch, shm)

@@ -46,14 +46,14 @@ def training(workload: Workload, *, name: str, rendezvous: str | None) -> dict[s
 
 def arguments(workload: Workload, *, rendezvous: str | None) -> list[str]:
     """What the image's entrypoint is given; several processes go through `loradock launch`."""
-    given = [literal(each) for each in workload.command]
+    command = [literal(word) for word in workload.command]
     if workload.processes == 1 and workload.nodes == 1:
-        return given
+        return command
     launch = ["launch", "--nproc", str(workload.processes)]
     if workload.nodes > 1:
         launch += ["--nnodes", str(workload.nodes), "--node-rank", f"$({INDEX})"]
         launch += ["--rdzv", f"{rendezvous}:{RENDEZVOUS_PORT}"]
-    return [*launch, *given]
+    return [*launch, *command]
 
 
 def literal(text: str) -> str:
@@ -131,8 +131,8 @@ def liveness_probe(workload: Workload) -> dict[str, Any] | None:
 def mounts(workload: Workload) -> list[dict[str, Any]]:
     """Where the volumes lie in the container."""
     config = {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True}
-    found = [{"name": each.name, "mountPath": each.path} | _mode(each) for each in workload.volumes]
-    return [config, *found] if workload.config_text else found
+    entries = [{"name": volume.name, "mountPath": volume.path} | _mode(volume) for volume in workload.volumes]
+    return [config, *entries] if workload.config_text else entries
 
 
 def _mode(volume: Volume) -> dict[str, Any]:

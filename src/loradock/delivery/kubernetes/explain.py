@@ -77,7 +77,7 @@ def _of_policy() -> dict[tuple[str, ...], str]:
 
 
 def _codes(action: str) -> str:
-    return "\n".join(f"  {each.code}: {each.why}" for each in POLICY if each.action == action)
+    return "\n".join(f"  {code.code}: {code.why}" for code in POLICY if code.action == action)
 
 
 def _of_sizes(sizes: Sizes, card_resource: str) -> dict[tuple[str, ...], str]:

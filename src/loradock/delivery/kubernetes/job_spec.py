@@ -82,4 +82,4 @@ def _egress(workload: Workload, addresses: tuple[str, ...], peers: list[dict[str
     ports = (DNS, OPENSHIFTS_DNS) if workload.account.is_openshift else (DNS,)
     names = {"ports": [{"protocol": protocol, "port": port} for port in ports for protocol in ("UDP", "TCP")]}
     elsewhere = [{"ipBlock": {"cidr": address}} for address in addresses]
-    return [names, *({"to": [each]} for each in (*peers, *elsewhere))]
+    return [names, *({"to": [rule]} for rule in (*peers, *elsewhere))]

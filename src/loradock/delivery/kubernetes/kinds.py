@@ -50,8 +50,8 @@ def pod(workload: Workload) -> list[dict[str, Any]]:
     content = pod_spec(workload, container=CONTAINER, rendezvous=None)
     if workload.deadline_seconds:
         content["activeDeadlineSeconds"] = workload.deadline_seconds
-    made = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(workload, is_queued=True), "spec": content}
-    return [*config_map(workload), *network_policy(workload), made]
+    manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata(workload, is_queued=True), "spec": content}
+    return [*config_map(workload), *network_policy(workload), manifest]
 
 
 def _unfit(workload: Workload) -> Iterator[Problem]:
@@ -71,12 +71,12 @@ def job(workload: Workload) -> list[dict[str, Any]]:
         spec = {"suspend": True, **spec}
     if rendezvous:
         spec["template"]["spec"]["subdomain"] = workload.name
-    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(workload, is_queued=True), "spec": spec}
+    manifest = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata(workload, is_queued=True), "spec": spec}
     return [
         *config_map(workload),
         *network_policy(workload),
         *([headless_service(workload)] if rendezvous else []),
-        made,
+        manifest,
     ]
 
 
@@ -96,13 +96,13 @@ def jobset(workload: Workload) -> list[dict[str, Any]]:
         "failurePolicy": set_failure_policy(workload),
         "replicatedJobs": [{"name": GROUP, "replicas": 1, "template": {"spec": each}}],
     }
-    made = {
+    manifest = {
         "apiVersion": "jobset.x-k8s.io/v1alpha2",
         "kind": "JobSet",
         "metadata": metadata(workload, is_queued=True),
         "spec": spec,
     }
-    return [*config_map(workload), *network_policy(workload), made]
+    return [*config_map(workload), *network_policy(workload), manifest]
 
 
 def trainjob(workload: Workload) -> list[dict[str, Any]]:
@@ -115,9 +115,9 @@ def trainjob(workload: Workload) -> list[dict[str, Any]]:
     if workload.ttl_seconds is not None:
         raise UsageError("nothing deletes a TrainJob after --ttl-seconds", hint="loradock render jobset, or without it")
     rendezvous = f"{workload.name}-{GROUP}-0-0.{workload.name}" if workload.nodes > 1 else None
-    each = job_spec(workload, container=TRAINER, rendezvous=rendezvous, failures=0)
-    each.pop("activeDeadlineSeconds", None)  # the TrainJob's own
-    of_pod = each["template"]["spec"]
+    spec = job_spec(workload, container=TRAINER, rendezvous=rendezvous, failures=0)
+    spec.pop("activeDeadlineSeconds", None)  # the TrainJob's own
+    of_pod = spec["template"]["spec"]
     patch = {key: of_pod.pop(key) for key in _OF_THE_RUN if key in of_pod}
     (training,) = of_pod["containers"]
     of_the_run = {"config"} | {volume.name for volume in workload.volumes if not volume.is_site}
@@ -135,21 +135,21 @@ def trainjob(workload: Workload) -> list[dict[str, Any]]:
     return [
         *config_map(workload),
         *network_policy(workload),
-        _runtime(workload, each),
+        _runtime(workload, spec),
         _train_job(workload, trainer=trainer, patch=patch),
     ]
 
 
-def _parted(entries: list[dict[str, Any]], chosen: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _parted(entries: list[dict[str, Any]], names_chosen: set[str]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """The entries whose name is chosen, and the others."""
-    return [entry for entry in entries if entry["name"] in chosen], [
-        entry for entry in entries if entry["name"] not in chosen
+    return [entry for entry in entries if entry["name"] in names_chosen], [
+        entry for entry in entries if entry["name"] not in names_chosen
     ]
 
 
-def _mounts_parted(container: dict[str, Any], chosen: set[str]) -> dict[str, Any]:
+def _mounts_parted(container: dict[str, Any], names_chosen: set[str]) -> dict[str, Any]:
     """The patch that mounts the chosen volumes; the container keeps the others."""
-    mounts, container["volumeMounts"] = _parted(container["volumeMounts"], chosen)
+    mounts, container["volumeMounts"] = _parted(container["volumeMounts"], names_chosen)
     return {"name": container["name"], "volumeMounts": mounts}
 
 

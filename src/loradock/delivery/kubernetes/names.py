@@ -101,5 +101,5 @@ def path(text: str) -> str | None:
 
 def printable(text: str) -> str | None:
     """Any text that YAML holds and a process can be given."""
-    is_good = PRINTABLE.fullmatch(text) and not any(0xD800 <= ord(each) < 0xE000 for each in text)
+    is_good = PRINTABLE.fullmatch(text) and not any(0xD800 <= ord(char) < 0xE000 for char in text)
     return None if is_good else "text without control characters"

@@ -84,10 +84,10 @@ def spec(workload: Workload, *, container: str, rendezvous: str | None) -> dict[
 def pod_security(workload: Workload) -> dict[str, Any]:
     """Who the processes are. OpenShift gives uid and fsGroup of its own, and refuses others."""
     who = workload.account
-    own = {} if who.is_openshift else {"runAsUser": who.uid or UID, "fsGroup": who.fs_group or UID}
+    identity = {} if who.is_openshift else {"runAsUser": who.uid or UID, "fsGroup": who.fs_group or UID}
     return {
         "runAsNonRoot": True,
-        **own,
+        **identity,
         "fsGroupChangePolicy": "OnRootMismatch",
         "seccompProfile": {"type": "RuntimeDefault"},
     }
@@ -96,7 +96,7 @@ def pod_security(workload: Workload) -> dict[str, Any]:
 def volumes(workload: Workload) -> list[dict[str, Any]]:
     """The ConfigMap and every volume."""
     config = [{"name": "config", "configMap": {"name": workload.config_map}}] if workload.config_text else []
-    return [*config, *({"name": each.name, **source(each)} for each in workload.volumes)]
+    return [*config, *({"name": volume.name, **source(volume)} for volume in workload.volumes)]
 
 
 def source(volume: Volume) -> dict[str, Any]:
@@ -115,7 +115,7 @@ def init_containers(workload: Workload) -> list[dict[str, Any]]:
     if fetch is None:
         return []
     amounts = {name: amount for name, amount in resources(workload)["limits"].items() if "/" not in name}
-    targets = [each for each in workload.volumes if each.name in ("data", "tmp")]
+    targets = [volume for volume in workload.volumes if volume.name in ("data", "tmp")]
     return [
         {
             "name": "fetch",
@@ -133,7 +133,7 @@ def init_containers(workload: Workload) -> list[dict[str, Any]]:
 def tolerations(workload: Workload) -> list[dict[str, Any]]:
     """Those asked for, and the taint that GPU nodes commonly carry, where GPUs are."""
     of_gpus = [{"key": CARDS, "operator": "Exists", "effect": "NoSchedule"}] if workload.sizes.gpus.value else []
-    asked = [
+    entries = [
         {
             "key": toleration.key,
             **(
@@ -143,7 +143,7 @@ def tolerations(workload: Workload) -> list[dict[str, Any]]:
         }
         for toleration in workload.placement.tolerations
     ]
-    return [*of_gpus, *(each for each in asked if each not in of_gpus)]
+    return [*of_gpus, *(entry for entry in entries if entry not in of_gpus)]
 
 
 def own_pods(workload: Workload) -> dict[str, Any]:

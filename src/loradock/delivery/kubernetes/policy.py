@@ -43,7 +43,7 @@ POLICY = (
 
 def codes(action: Action) -> list[int]:
     """The exit codes that have this consequence, sorted, as the API asks for."""
-    return sorted(each.code for each in POLICY if each.action == action)
+    return sorted(code.code for code in POLICY if code.action == action)
 
 
 def pod_failure_policy(container: str) -> dict[str, Any]:

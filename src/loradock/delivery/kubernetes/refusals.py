@@ -21,17 +21,17 @@ PLACE_WORDS = ("FILE", "PATH", "DIR")
 def problems(workload: Workload) -> list[Problem]:
     """Every text that Kubernetes would refuse, by the option that gives it; none where it can be rendered."""
     texts = [
-        Problem(what=f"{what}: {text!r} is refused", hint=wanted)
+        Problem(what=f"{what}: {text!r} is refused", hint=form)
         for what, text, check in _texts(workload)
-        if (wanted := check(text)) is not None
+        if (form := check(text)) is not None
     ]
     return [*texts, *_open_secrets(workload), *_contradictions(workload)]
 
 
 def is_open_secret(name: str, value: str) -> bool:
     """True where a variable's name or the form of its value says that it is for nobody else; a path is none."""
-    words = name.upper().split("_")
-    is_named = words[-1] not in PLACE_WORDS and any(SECRET_WORD.fullmatch(word) for word in words)
+    parts = name.upper().split("_")
+    is_named = parts[-1] not in PLACE_WORDS and any(SECRET_WORD.fullmatch(word) for word in parts)
     is_plain = not value.strip() or value.isdecimal() or value.lower() in redact.PLAIN_WORDS
     return redact.without(value, {}) != value or (is_named and not is_plain)
 
@@ -103,22 +103,22 @@ def _of_placement(workload: Workload) -> Iterator[tuple[str, str, Check]]:
     for key, value in workload.placement.node_selector:
         yield "--node-selector", key, names.label_key
         yield f"--node-selector {key}", value, names.label_value
-    for each in workload.placement.tolerations:
-        yield "--toleration", each.key, names.label_key
-        if each.value is not None:
-            yield f"--toleration {each.key}", each.value, names.label_value
-        if each.effect is not None:
-            yield f"--toleration {each.key}", each.effect, _effect
+    for toleration in workload.placement.tolerations:
+        yield "--toleration", toleration.key, names.label_key
+        if toleration.value is not None:
+            yield f"--toleration {toleration.key}", toleration.value, names.label_value
+        if toleration.effect is not None:
+            yield f"--toleration {toleration.key}", toleration.effect, _effect
     for name, _ in workload.devices:
         yield "--device", name, names.label_key
 
 
 def _of_metadata(workload: Workload) -> Iterator[tuple[str, str, Check]]:
-    for flag, given, check in (
+    for flag, entries, check in (
         ("--label", workload.labels, names.label_value),
         ("--annotation", workload.annotations, names.printable),
     ):
-        for key, value in given:
+        for key, value in entries:
             yield flag, key, _own_key
             yield f"{flag} {key}", value, check
 

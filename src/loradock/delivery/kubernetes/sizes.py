@@ -115,19 +115,19 @@ def sizes(
     volume of its own; `downloads`: the base is fetched into the scratch; `fetched_bytes`: as much
     is fetched into an empty volume. `asked`: figures by name that a person gave.
     """
-    given = asked or {}
-    shm = _shm(config, facts, plan).or_asked(given.get("shm_bytes"))
+    amounts = asked or {}
+    shm = _shm(config, facts, plan).or_asked(amounts.get("shm_bytes"))
     output = _output(config, model, has_claim=has_claim)
-    scratch = _scratch(model, downloads=downloads).or_asked(given.get("scratch_bytes"))
+    scratch = _scratch(model, downloads=downloads).or_asked(amounts.get("scratch_bytes"))
     return Sizes(
         gpus=Sized(value=len(facts.gpus), why="a process each" if facts.gpus else "none was asked for"),
-        cpus=_cpus(config, facts).or_asked(given.get("cpus")),
-        memory_bytes=_memory(config, facts, model, plan, shm=shm).or_asked(given.get("memory_bytes")),
+        cpus=_cpus(config, facts).or_asked(amounts.get("cpus")),
+        memory_bytes=_memory(config, facts, model, plan, shm=shm).or_asked(amounts.get("memory_bytes")),
         storage_bytes=_storage(scratch, output, fetched_bytes),
         shm_bytes=shm,
         scratch_bytes=scratch,
         output_bytes=output,
-        grace_seconds=_grace(config, facts, plan, earlier or Seen()).or_asked(given.get("grace_seconds")),
+        grace_seconds=_grace(config, facts, plan, earlier or Seen()).or_asked(amounts.get("grace_seconds")),
         silence_seconds=_silence(config),
         start_seconds=_start(nodes),
     )
@@ -147,31 +147,31 @@ def _cpus(config: RunConfig, facts: Facts) -> Sized:
 
 def loader_workers(config: RunConfig) -> int:
     """Of one process that feeds a GPU: those asked for, else the most that a plan takes."""
-    asked = config.train.workers
-    return LOADER_MOST_WORKERS if asked == "auto" else asked
+    setting = config.train.workers
+    return LOADER_MOST_WORKERS if setting == "auto" else setting
 
 
 def _memory(config: RunConfig, facts: Facts, model: ModelFacts | None, plan: Plan | None, *, shm: Sized) -> Sized:
     libraries = LIBRARIES_BYTES * facts.processes_here
-    said = [f"{shown(libraries)} for the libraries of {facts.processes_here} process(es)"]
+    parts = [f"{shown(libraries)} for the libraries of {facts.processes_here} process(es)"]
     need = float(libraries + shm.value)
     if not facts.gpus and plan is not None:
         training = int(plan.memory_bytes["total"] / CPU_SHARE)
         need += training
-        said.append(f"{shown(training)} by the plan")
+        parts.append(f"{shown(training)} by the plan")
     elif model is not None:
         weights = weight_files_bytes(model)
         pages = int(min(weights * PAGES_SHARE, MOST_PAGES_BYTES))
         need += pages
-        said.append(f"{shown(pages)} for pages of {shown(weights)} of weights")
+        parts.append(f"{shown(pages)} for pages of {shown(weights)} of weights")
     else:
         need += MOST_PAGES_BYTES
-        said.append(f"{shown(MOST_PAGES_BYTES)} for pages of a base that is not here to be measured")
+        parts.append(f"{shown(MOST_PAGES_BYTES)} for pages of a base that is not here to be measured")
     offloaded = host_bytes(plan, config, facts=facts) * facts.processes_here if plan is not None else 0
     if offloaded:
         need += offloaded
-        said.append(f"{shown(offloaded)} for what does not fit the GPU(s) (cpu_offload)")
-    why = " + ".join([*said, f"{shown(shm.value)} of /dev/shm"])
+        parts.append(f"{shown(offloaded)} for what does not fit the GPU(s) (cpu_offload)")
+    why = " + ".join([*parts, f"{shown(shm.value)} of /dev/shm"])
     return Sized(value=up_to_gib(need * SPARE_MEMORY), why=f"{why}, and a quarter more")
 
 
@@ -198,9 +198,9 @@ def _output(config: RunConfig, model: ModelFacts | None, *, has_claim: bool) -> 
     if has_claim:
         return Sized(value=0, why="the output has a volume of its own")
     weights = model.adapter_parameters(config.lora.rank) if model else 0
-    kept = config.checkpoints.keep + 1 + int(config.keeps_best)
-    need = weights * (CHECKPOINT_BYTES_A_WEIGHT * kept + 4)
-    why = f"{kept} checkpoints of {weights:,} trained weights and the adapter; gone with the pod"
+    copies = config.checkpoints.keep + 1 + int(config.keeps_best)
+    need = weights * (CHECKPOINT_BYTES_A_WEIGHT * copies + 4)
+    why = f"{copies} checkpoints of {weights:,} trained weights and the adapter; gone with the pod"
     return Sized(value=max(GIB, up_to_gib(need)), why=why)
 
 
@@ -239,10 +239,10 @@ def _grace(config: RunConfig, facts: Facts, plan: Plan | None, earlier: Seen) ->
 
 def _silence(config: RunConfig) -> Sized:
     limits = config.limits
-    each = (limits.setup_seconds, limits.step_seconds, limits.save_seconds)
-    if 0 in each:
+    seconds = (limits.setup_seconds, limits.step_seconds, limits.save_seconds)
+    if 0 in seconds:
         return Sized(value=0, why="a limit of the run is 0: it may be silent for ever, so nothing kills it")
-    longest = math.ceil(max(each))
+    longest = math.ceil(max(seconds))
     why = f"the run ends itself with 82 after {longest} s of silence (limits.*); this is for what it cannot end"
     return Sized(value=longest + SILENCE_SECONDS, why=why)
 

@@ -49,7 +49,7 @@ _Dumper.add_representer(str, _text)
 
 def yaml_text(objects: Sequence[dict[str, Any]], *, explain: Explain | None = None) -> str:
     """One document an object. `explain` gives the comment above the line of a path, which begins with the kind."""
-    texts = [_document(each, explain=explain) for each in objects]
+    texts = [_document(document, explain=explain) for document in objects]
     return "---\n".join(texts)
 
 
@@ -70,8 +70,8 @@ def _commented(text: str, kind: str, explain: Explain) -> str:
     """The text with a comment line above each key that `explain` knows, as far in as the key."""
     comments: dict[int, list[str]] = {}
     for path, line, column in _keys(yaml.compose(text, Loader=yaml.SafeLoader), (kind,)):
-        if said := explain(path):
-            comments.setdefault(line, []).extend(f"{' ' * column}# {each}\n" for each in _comment_lines(said))
+        if comment := explain(path):
+            comments.setdefault(line, []).extend(f"{' ' * column}# {line}\n" for line in _comment_lines(comment))
     lines = text.splitlines(keepends=True)
     return "".join("".join([*comments.get(number, []), line]) for number, line in enumerate(lines))
 
@@ -91,5 +91,5 @@ def _keys(node: yaml.Node | None, path: Path) -> Iterator[tuple[Path, int, int]]
 
 def _comment_lines(text: str) -> list[str]:
     """Lines that may stand in a comment: nothing in them ends the line, and each is of COMMENT_COLUMNS at most."""
-    lines = ("".join(each if each.isprintable() else " " for each in line) for line in text.split("\n"))
+    lines = ("".join(part if part.isprintable() else " " for part in line) for line in text.split("\n"))
     return [part for line in lines for part in textwrap.wrap(line, COMMENT_COLUMNS, subsequent_indent="  ")]

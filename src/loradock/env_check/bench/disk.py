@@ -20,16 +20,16 @@ OTHER = {"output": "loradock train --output DIR ...", "cache": "loradock train -
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Output and cache in turns. A folder that is still to be made is measured where it will be made."""
     folders = {"output": plan.output, "cache": plan.cache}
-    taken: dict[str, list[tuple[float, float]]] = {role: [] for role in folders}
+    durations: dict[str, list[tuple[float, float]]] = {role: [] for role in folders}
     for _ in range(ROUNDS):
         for role, folder in folders.items():
             try:
-                taken[role].append(host.disk_seconds(host.nearest(folder), size_bytes=SIZE_BYTES))
+                durations[role].append(host.disk_seconds(host.nearest(folder), size_bytes=SIZE_BYTES))
             except OSError as failure:
                 return [refused(role, folder, failure)]
     rates = {
         f"{role}_{way}_mb_per_second": round(SIZE_BYTES / 1e6 / statistics.median(times[place] for times in seconds), 1)
-        for role, seconds in taken.items()
+        for role, seconds in durations.items()
         for place, way in enumerate(("write", "read"))
     }
     return [judge(rates)]

@@ -46,7 +46,7 @@ def _rates(formats: list[str], *, device: str, size: int, settle: Any) -> dict[s
     }
     seconds = medians({name: lambda pair=pair: pair[0] @ pair[1] for name, pair in pairs.items()}, settle=settle)
     short = {"bfloat16": "bf16", "float16": "fp16"}
-    return {f"{short.get(name, name)}_tflops": 2 * size**3 / each / 1e12 for name, each in seconds.items()}
+    return {f"{short.get(name, name)}_tflops": 2 * size**3 / duration / 1e12 for name, duration in seconds.items()}
 
 
 CHECK = Check(

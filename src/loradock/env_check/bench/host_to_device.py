@@ -36,7 +36,7 @@ def _on_gpu(host: Host, number: int, state: GpuState, gpu: Gpu) -> Finding:
     known = peak(gpu.name)
     return judge(
         "host-to-device",
-        {f"{way}_gb_per_second": SIZE_BYTES / each / 1e9 for way, each in seconds.items()},
+        {f"{way}_gb_per_second": SIZE_BYTES / duration / 1e9 for way, duration in seconds.items()},
         subject=f"pinned memory to {state.label} and back",
         peak=known,
         published=known and known.pcie,

@@ -19,14 +19,14 @@ REMEDIES = {
 }
 
 
-def part(me: Me, asked: Asked) -> dict[str, Any]:
+def part(me: Me, request: Asked) -> dict[str, Any]:
     """This rank's share."""
     return bounded(
         me,
-        backend=asked["backend"],
-        sizes=list(asked["sizes"]),
-        attempt=asked["attempt"],
-        limit_seconds=asked["limit_seconds"],
+        backend=request["backend"],
+        sizes=list(request["sizes"]),
+        attempt=request["attempt"],
+        limit_seconds=request["limit_seconds"],
     )
 
 
@@ -36,8 +36,8 @@ def look(crew: Crew) -> Outcome:
     sizes = fitting(crew.slowest_mb_per_second)
     findings: list[Finding] = []
     for backend in backends:
-        asked = {"backend": backend, "sizes": sizes, "attempt": backend, "limit_seconds": crew.timeout_seconds}
-        answers = crew.ask(dict.fromkeys(crew.peers, asked), limit_seconds=crew.timeout_seconds + SPARE_SECONDS)
+        options = {"backend": backend, "sizes": sizes, "attempt": backend, "limit_seconds": crew.timeout_seconds}
+        answers = crew.ask(dict.fromkeys(crew.peers, options), limit_seconds=crew.timeout_seconds + SPARE_SECONDS)
         findings += judge(backend, sizes, crew.peers, answers)
     return Outcome(findings=tuple(findings))
 
@@ -69,14 +69,14 @@ def judge(
     died = [rank for rank, fault in faults.items() if fault == "its process died"]
     reached = {rank: answer.get("reached", 0) for rank, answer in answers.items()}
     behind = [rank for rank in reached if reached[rank] == min(reached.values())]
-    named = died or behind
-    if len(named) == len(peers):
+    suspects = died or behind
+    if len(suspects) == len(peers):
         first = min(faults)
         where = f"after it had {STEPS[reached[first]]}"
         return [error(f"{backend} fails on every rank; {peers[first].label}, {where}: {faults[first]}", remedy=remedy)]
     return [
         error(f"{backend}: {peers[rank].label} {_came(reached[rank], faults.get(rank))}", remedy=remedy)
-        for rank in named
+        for rank in suspects
     ]
 
 

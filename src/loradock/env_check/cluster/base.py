@@ -135,20 +135,23 @@ class Report:
     def named(self, *severities: Severity) -> list[tuple[str, Finding]]:
         """(stage, finding) of these severities, in the order in which they were found."""
         return [
-            (each.stage, one) for each in self.looked for one in each.outcome.findings if one.severity in severities
+            (look.stage, finding)
+            for look in self.looked
+            for finding in look.outcome.findings
+            if finding.severity in severities
         ]
 
     @property
     def worst(self) -> Severity:
         """The worst severity found."""
-        found = (one.severity for each in self.looked for one in each.outcome.findings)
-        return SEVERITIES[max(map(SEVERITIES.index, found), default=0)]
+        severities = (finding.severity for look in self.looked for finding in look.outcome.findings)
+        return SEVERITIES[max(map(SEVERITIES.index, severities), default=0)]
 
 
 def leaders(peers: Iterable[Peer]) -> list[Peer]:
     """The first rank of each place, in the order of ranks."""
     first: dict[str, Peer] = {}
-    for peer in sorted(peers, key=lambda each: each.rank):
+    for peer in sorted(peers, key=lambda peer: peer.rank):
         first.setdefault(peer.place, peer)
     return list(first.values())
 

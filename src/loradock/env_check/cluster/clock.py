@@ -42,29 +42,29 @@ def look(crew: Crew) -> Outcome:
         {
             "rank": rank,
             "host": crew.peers[rank].host,
-            "offset_seconds": round(each.seconds, 6),
-            "uncertainty_seconds": round(each.uncertainty_seconds, 6),
+            "offset_seconds": round(bounds.seconds, 6),
+            "uncertainty_seconds": round(bounds.uncertainty_seconds, 6),
         }
-        for rank, each in offsets.items()
+        for rank, bounds in offsets.items()
     )
     return Outcome(findings=tuple(judge(crew.peers, offsets)), rows=rows)
 
 
 def offset(exchanges: Sequence[tuple[float, float, float]]) -> Offset:
     """From (sent, the other's clock, heard), in seconds: the answer came half a round trip after, give or take that."""
-    sent, theirs, heard = min(exchanges, key=lambda each: each[2] - each[0])
+    sent, theirs, heard = min(exchanges, key=lambda answer: answer[2] - answer[0])
     return Offset(seconds=theirs - (sent + heard) / 2, uncertainty_seconds=max(0.0, heard - sent) / 2)
 
 
 def judge(peers: Mapping[int, Peer], offsets: Mapping[int, Offset]) -> list[Finding]:
     """Clocks that are off by more than a second beyond doubt, from the median clock or from the only other one."""
-    middle = statistics.median_low(each.seconds for each in offsets.values())
+    middle = statistics.median_low(bounds.seconds for bounds in offsets.values())
     if len(offsets) == 2:
         middle = 0.0
     off = {
-        rank: each.seconds - middle
-        for rank, each in offsets.items()
-        if abs(each.seconds - middle) - each.uncertainty_seconds > LIMIT_OFFSET_SECONDS
+        rank: bounds.seconds - middle
+        for rank, bounds in offsets.items()
+        if abs(bounds.seconds - middle) - bounds.uncertainty_seconds > LIMIT_OFFSET_SECONDS
     }
     remedy = "timedatectl status; on the host: sudo systemctl restart chrony (or systemd-timesyncd)"
     if len(offsets) == 2 and off:
@@ -83,8 +83,8 @@ def judge(peers: Mapping[int, Peer], offsets: Mapping[int, Offset]) -> list[Find
             )
             for rank, seconds in off.items()
         ]
-    spread = max(each.seconds for each in offsets.values()) - min(each.seconds for each in offsets.values())
-    doubt = max(each.uncertainty_seconds for each in offsets.values())
+    spread = max(bounds.seconds for bounds in offsets.values()) - min(bounds.seconds for bounds in offsets.values())
+    doubt = max(bounds.uncertainty_seconds for bounds in offsets.values())
     return [
         ok(
             f"{len(offsets)} clocks agree within {LIMIT_OFFSET_SECONDS:g} s",

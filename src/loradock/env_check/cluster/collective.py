@@ -60,15 +60,15 @@ def bounded(me: Me, *, backend: str, sizes: list[int], attempt: str, limit_secon
 
 def _followed(pipe: Connection, *, until: float) -> dict[str, Any]:
     """What the child says until it has said all, ends, or the time is up."""
-    seen: dict[str, Any] = {"reached": 0, "fault": None, "wrong_of": []}
+    state: dict[str, Any] = {"reached": 0, "fault": None, "wrong_of": []}
     try:
         while pipe.poll(max(0.0, until - time.monotonic())):
-            seen |= pipe.recv()
-            if seen["reached"] == len(STEPS) - 1 or seen["fault"]:
-                return seen
+            state |= pipe.recv()
+            if state["reached"] == len(STEPS) - 1 or state["fault"]:
+                return state
     except (EOFError, OSError):
-        return seen | {"fault": "its process died"}
-    return seen | {"fault": "it did not finish in time"}
+        return state | {"fault": "its process died"}
+    return state | {"fault": "it did not finish in time"}
 
 
 def _share(pipe: Connection, where: Launched, backend: str, gpu: int, sizes: list[int], limit_seconds: float) -> None:
@@ -92,9 +92,9 @@ def _share(pipe: Connection, where: Launched, backend: str, gpu: int, sizes: lis
         dist.init_process_group(backend, store=store, rank=where.rank, world_size=where.world_size, timeout=limit)
         dist.barrier()
         pipe.send({"reached": 2})
-        own = values(where.rank, EXCHANGED, "float32", device=device)
+        tensor = values(where.rank, EXCHANGED, "float32", device=device)
         pipe.send({"reached": 3})
-        pipe.send({"wrong_of": _exchanged(where, own), "reached": 4})
+        pipe.send({"wrong_of": _exchanged(where, tensor), "reached": 4})
         fault = next(
             (wrong for size in sizes for name in DTYPES if (wrong := _summed(where, device, name, size))), None
         )
@@ -109,18 +109,18 @@ def values(rank: int, size: int, name: str, *, device: str) -> Any:
     import torch
 
     counted = torch.arange(size, device=device)
-    whole = counted % 2 if name in HALVES else (counted % PERIOD + 1) * (rank + 1)
-    return whole.to(getattr(torch, name))
+    expected_value = counted % 2 if name in HALVES else (counted % PERIOD + 1) * (rank + 1)
+    return expected_value.to(getattr(torch, name))
 
 
-def _exchanged(where: Launched, own: Any) -> list[int]:
+def _exchanged(where: Launched, tensor: Any) -> list[int]:
     """The ranks whose values are not what they should be: theirs is the fault, where a sum is wrong for everyone."""
     import torch
     import torch.distributed as dist
 
-    each = [torch.zeros_like(own) for _ in range(where.world_size)]
-    dist.all_gather(each, own)
-    return [rank for rank, got in enumerate(each) if not torch.equal(got.cpu(), expected(rank, EXCHANGED))]
+    parts = [torch.zeros_like(tensor) for _ in range(where.world_size)]
+    dist.all_gather(parts, tensor)
+    return [rank for rank, got in enumerate(parts) if not torch.equal(got.cpu(), expected(rank, EXCHANGED))]
 
 
 def expected(rank: int, size: int) -> Any:
@@ -141,5 +141,5 @@ def _summed(where: Launched, device: str, name: str, size: int) -> str | None:
     summed = values(where.rank, size, name, device=device)
     dist.all_reduce(summed)
     of_one = values(0, size, name, device=device)
-    whole = of_one * ranks if name in HALVES else of_one * (ranks * (ranks + 1) // 2)
-    return None if torch.equal(summed, whole) else f"the sum of {size} values of {name} is wrong"
+    exact_sum = of_one * ranks if name in HALVES else of_one * (ranks * (ranks + 1) // 2)
+    return None if torch.equal(summed, exact_sum) else f"the sum of {size} values of {name} is wrong"

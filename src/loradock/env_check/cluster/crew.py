@@ -36,20 +36,22 @@ class Lead:
         """Wait until every rank has come or the time is up. Raises Lost for those that did not."""
         began = time.monotonic()
         faults: dict[int, str] = {}
-        told: dict[int, dict[str, Any]] = {}
+        introductions: dict[int, dict[str, Any]] = {}
         missing = set(range(1, self.me.world_size))
         while missing and time.monotonic() < began + self.timeout_seconds:
             if came := self.lobby.take(POLL_SECONDS):
                 channel, hello = came
-                if (rank := hello["rank"]) in told:
-                    raise Lost({rank: f"rank {rank} came twice, from {told[rank]['host']} and from {hello['host']}"})
+                if (rank := hello["rank"]) in introductions:
+                    raise Lost(
+                        {rank: f"rank {rank} came twice, from {introductions[rank]['host']} and from {hello['host']}"}
+                    )
                 channel.silent_seconds = min(channel.silent_seconds, self.timeout_seconds)
-                self.channels[rank], told[rank] = channel, hello
+                self.channels[rank], introductions[rank] = channel, hello
                 missing.discard(rank)
             faults |= {rank: fault for rank in missing - set(faults) if (fault := self.lobby.fault_of(rank))}
             if missing and missing == set(faults):
                 break
-        self._introduce(told)
+        self._introduce(introductions)
         if missing:
             raise Lost({rank: faults.get(rank, self._absence(rank)) for rank in missing})
         for channel in self.channels.values():
@@ -58,18 +60,18 @@ class Lead:
         what = f"{self.me.world_size} ranks came, from {hosts} {'host' if hosts == 1 else 'hosts'}"
         return Outcome(findings=(ok(what, seconds=round(time.monotonic() - began, 3)),))
 
-    def _introduce(self, told: Mapping[int, dict[str, Any]]) -> None:
+    def _introduce(self, introductions: Mapping[int, dict[str, Any]]) -> None:
         """Make peers of what the ranks told; this one's address is that by which one from elsewhere came."""
-        peers = {rank: peer_of(each) for rank, each in told.items()}
-        here = introduction(self.me, None)["place"]
-        foreign = [rank for rank, peer in peers.items() if peer.place != here]
+        peers = {rank: peer_of(introduction_of_rank) for rank, introduction_of_rank in introductions.items()}
+        place = introduction(self.me, None)["place"]
+        foreign = [rank for rank, peer in peers.items() if peer.place != place]
         by = self.channels[(foreign or sorted(peers))[0]].connection if peers else None
         self.peers = {0: peer_of(introduction(self.me, by)), **dict(sorted(peers.items()))}
 
     def _absence(self, rank: int) -> str:
         """That a rank did not come, and of which node it is."""
-        here = self.me.facts.processes_here
-        node = f", of node {rank // here}" if here < self.me.world_size else ""
+        processes = self.me.facts.processes_here
+        node = f", of node {rank // processes}" if processes < self.me.world_size else ""
         return f"rank {rank}{node} did not come within {self.timeout_seconds:g} s"
 
     def ask(self, asks: Mapping[int, Asked], *, limit_seconds: float) -> dict[int, dict[str, Any]]:
@@ -77,19 +79,19 @@ class Lead:
         assert self.stage
         self._number += 1
         until = time.monotonic() + limit_seconds
-        others = sorted(set(asks) - {0})
+        ranks = sorted(set(asks) - {0})
         lost: dict[int, str] = {}
-        for rank in others:
+        for rank in ranks:
             with contextlib.suppress(Gone):  # found out below
                 self.channels[rank].send({"stage": self.stage.name, "number": self._number, "asked": dict(asks[rank])})
         answers = {0: done(self.stage, self.me, asks[0])} if 0 in asks else {}
-        now = time.monotonic()
-        for rank in others:
-            self.channels[rank].heard = now
-        waiting = set(others)
+        moment = time.monotonic()
+        for rank in ranks:
+            self.channels[rank].heard = moment
+        waiting = set(ranks)
         while waiting:
             for rank in sorted(waiting):
-                if answer := self._answer_of(rank, lost, until=max(until, now + GRACE_SECONDS)):
+                if answer := self._answer_of(rank, lost, until=max(until, moment + GRACE_SECONDS)):
                     answers[rank] = answer
             waiting -= set(answers) | set(lost)
             if waiting:
@@ -100,7 +102,7 @@ class Lead:
 
     def _answer_of(self, rank: int, lost: dict[int, str], *, until: float) -> dict[str, Any] | None:
         """The answer of a rank where it has come; what became of the rank is noted in `lost`."""
-        channel, now = self.channels[rank], time.monotonic()
+        channel, moment = self.channels[rank], time.monotonic()
         try:
             channel.fill(0)
             while message := channel.take():
@@ -109,11 +111,11 @@ class Lead:
         except Gone:
             lost[rank] = f"{self.peers[rank].label} died: its connection ended"
             return None
-        if now > channel.heard + channel.silent_seconds:
+        if moment > channel.heard + channel.silent_seconds:
             lost[rank] = (
-                f"{self.peers[rank].label} is silent since {now - channel.heard:.0f} s: stopped, hung or cut off"
+                f"{self.peers[rank].label} is silent since {moment - channel.heard:.0f} s: stopped, hung or cut off"
             )
-        elif now > until:
+        elif moment > until:
             lost[rank] = f"{self.peers[rank].label} lives, and did not finish its part in time"
         return None
 

@@ -15,26 +15,26 @@ GIGABIT = 1000
 LIMIT_SECONDS = 30.0
 
 
-def part(me: Me, asked: Asked) -> dict[str, Any]:
+def part(me: Me, request: Asked) -> dict[str, Any]:
     """This rank's routes to the peers, and what gloo would offer them."""
-    found = interfaces(me.host)
+    known = interfaces(me.host)
     routes: dict[str, Any] = {}
-    for rank, address in asked["addresses"].items():
+    for rank, address in request["addresses"].items():
         try:
             source = source_of(address)
         except OSError as failure:
             routes[rank] = {"failure": failure.strerror or str(failure)}
             continue
-        by = holder(source, found)
+        by = holder(source, known)
         routes[rank] = {"source": source, "interface": by.name if by else None}
     environ = me.host.environ
-    named = {name: environ[name] for name in (GLOO, NCCL) if environ.get(name)}
+    variables = {name: environ[name] for name in (GLOO, NCCL) if environ.get(name)}
     return {
         "routes": routes,
-        "gloo": gloo_address(me.host, found),
-        "named": named,
-        "absent": [name for name, value in named.items() if not _is_there(name, value, list(found))],
-        "there": sorted(found),
+        "gloo": gloo_address(me.host, known),
+        "named": variables,
+        "absent": [name for name, value in variables.items() if not _is_there(name, value, list(known))],
+        "there": sorted(known),
     }
 
 
@@ -67,29 +67,29 @@ def look(crew: Crew) -> Outcome:
 
 def judge(peers: Mapping[int, Peer], answers: Mapping[int, Mapping[str, Any]]) -> list[Finding]:
     """What stands in the way of a run over several hosts; one ok where nothing does."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     is_spread = len({peer.place for peer in peers.values()}) > 1
     for rank, answer in answers.items():
         if "failure" in answer:
-            found.append(error(f"{peers[rank].label}: {answer['failure']}", remedy="ip addr"))
+            findings.append(error(f"{peers[rank].label}: {answer['failure']}", remedy="ip addr"))
             continue
-        found += _named(peers[rank], answer)
+        findings += _named(peers[rank], answer)
         if is_spread:
-            found += [*_gloo(peers[rank], answer), *_routes(peers[rank], answer, peers)]
+            findings += [*_gloo(peers[rank], answer), *_routes(peers[rank], answer, peers)]
     if is_spread:
-        found += [*_mtu(peers), *_slow(peers)]
-    if found:
-        return found
+        findings += [*_mtu(peers), *_slow(peers)]
+    if findings:
+        return findings
     names = sorted({peer.interface or "no interface" for peer in peers.values()})
     return [ok(f"{len(peers)} ranks reach one another by {several(names)}")]
 
 
 def _named(peer: Peer, answer: Mapping[str, Any]) -> list[Finding]:
     """A variable that names what is not there."""
-    there = ", ".join(answer["there"])
+    present = ", ".join(answer["there"])
     return [
         error(
-            f"{peer.label}: {name} is {answer['named'][name]}, not an interface there ({there})",
+            f"{peer.label}: {name} is {answer['named'][name]}, not an interface there ({present})",
             remedy=f"unset {name}, or export {name}={peer.interface or 'eth0'}",
         )
         for name in answer["absent"]
@@ -108,16 +108,16 @@ def _gloo(peer: Peer, answer: Mapping[str, Any]) -> list[Finding]:
 
 def _routes(peer: Peer, answer: Mapping[str, Any], peers: Mapping[int, Peer]) -> list[Finding]:
     """No route, or one by another interface than the peers are told of."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for rank, route in answer["routes"].items():
-        other = peers[int(rank)]
+        target = peers[int(rank)]
         if "failure" in route:
-            what = f"{peer.label} has no route to {other.label}: {route['failure']}"
-            found.append(error(what, remedy=f"ip route get {other.address}"))
+            what = f"{peer.label} has no route to {target.label}: {route['failure']}"
+            findings.append(error(what, remedy=f"ip route get {target.address}"))
         elif peer.interface and route["interface"] not in (peer.interface, None):
-            what = f"{peer.label} reaches {other.label} by {route['interface']}, not by the interface of its address"
-            found.append(warning(what, remedy=f"export {GLOO}={route['interface']} {NCCL}={route['interface']}"))
-    return found
+            what = f"{peer.label} reaches {target.label} by {route['interface']}, not by the interface of its address"
+            findings.append(warning(what, remedy=f"export {GLOO}={route['interface']} {NCCL}={route['interface']}"))
+    return findings
 
 
 def _mtu(peers: Mapping[int, Peer]) -> list[Finding]:

@@ -50,18 +50,18 @@ def interfaces(host: Host) -> dict[str, Interface]:
 
 def _addresses(host: Host) -> dict[str, list[str]]:
     """Addresses by interface: IPv4's, second ones too, by ioctl; IPv6's from /proc/net/if_inet6."""
-    found: dict[str, list[str]] = {}
+    found_interfaces: dict[str, list[str]] = {}
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
         space = ctypes.create_string_buffer(REQUEST_BYTES * MOST_ADDRESSES)
-        asked = struct.pack("iL", len(space), ctypes.addressof(space))
-        length = struct.unpack("iL", fcntl.ioctl(asking.fileno(), SIOCGIFCONF, asked))[0]
+        request = struct.pack("iL", len(space), ctypes.addressof(space))
+        length = struct.unpack("iL", fcntl.ioctl(asking.fileno(), SIOCGIFCONF, request))[0]
     for begin in range(0, length, REQUEST_BYTES):
         name = space.raw[begin : begin + NAME_BYTES].split(b"\0")[0].decode().partition(":")[0]
-        found.setdefault(name, []).append(socket.inet_ntoa(space.raw[begin + 20 : begin + 24]))
+        found_interfaces.setdefault(name, []).append(socket.inet_ntoa(space.raw[begin + 20 : begin + 24]))
     for line in (host.read_text("/proc/net/if_inet6") or "").splitlines():
-        words = line.split()
-        found.setdefault(words[-1], []).append(str(ipaddress.IPv6Address(bytes.fromhex(words[0]))))
-    return found
+        fields = line.split()
+        found_interfaces.setdefault(fields[-1], []).append(str(ipaddress.IPv6Address(bytes.fromhex(fields[0]))))
+    return found_interfaces
 
 
 def _mtu_bytes(name: str) -> int | None:
@@ -77,10 +77,10 @@ def _speed_mbit(host: Host, name: str) -> int | None:
     return int(text) if text.isdecimal() and 0 < int(text) < 1 << 31 else None
 
 
-def holder(address: str, found: Mapping[str, Interface]) -> Interface | None:
+def holder(address: str, known: Mapping[str, Interface]) -> Interface | None:
     """The interface that holds this address."""
     plain = plain_address(address)
-    return next((each for each in found.values() if plain in each.addresses), None)
+    return next((interface for interface in known.values() if plain in interface.addresses), None)
 
 
 def plain_address(address: str) -> str:
@@ -112,6 +112,8 @@ def chosen_by_nccl(value: str, names: list[str]) -> list[str]:
     """The interfaces that NCCL_SOCKET_IFNAME chooses: beginnings of names, `=` whole names, `^` all others."""
     is_excluding, text = value.startswith("^"), value.removeprefix("^")
     is_exact, text = text.startswith("="), text.removeprefix("=")
-    wanted = [each for each in text.split(",") if each]
-    matched = [name for name in names if any(name == each if is_exact else name.startswith(each) for each in wanted)]
+    choices = [choice for choice in text.split(",") if choice]
+    matched = [
+        name for name in names if any(name == choice if is_exact else name.startswith(choice) for choice in choices)
+    ]
     return [name for name in names if name not in matched] if is_excluding else matched

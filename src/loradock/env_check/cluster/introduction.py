@@ -22,11 +22,11 @@ GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
 
 def introduction(me: Me, connection: socket.socket | None) -> dict[str, Any]:
     """Who this rank is; its address is that of its connection to rank 0, or of the interface that it is told to use."""
-    found = interfaces(me.host)
-    own = plain_address(connection.getsockname()[0]) if connection else ""
-    named = named_interface(me.host, me.facts, found)
-    address = named.addresses[0] if named and named.addresses else own
-    interface = holder(address, found)
+    known = interfaces(me.host)
+    own_address = plain_address(connection.getsockname()[0]) if connection else ""
+    choice = named_interface(me.host, me.facts, known)
+    address = choice.addresses[0] if choice and choice.addresses else own_address
+    interface = holder(address, known)
     return {
         "rank": me.rank,
         "token": me.token,
@@ -42,21 +42,23 @@ def introduction(me: Me, connection: socket.socket | None) -> dict[str, Any]:
     }
 
 
-def peer_of(told: dict[str, Any]) -> Peer:
+def peer_of(message: dict[str, Any]) -> Peer:
     """The peer that introduced itself so. Raises KeyError or TypeError where it told something else."""
-    return Peer(**{key: value for key, value in told.items() if key != "token"})
+    return Peer(**{key: value for key, value in message.items() if key != "token"})
 
 
-def named_interface(host: Host, facts: Facts, found: dict[str, Interface]) -> Interface | None:
+def named_interface(host: Host, facts: Facts, known: dict[str, Interface]) -> Interface | None:
     """The interface that NCCL (with a GPU) or gloo is told to use, where it is there."""
     value = host.environ.get(NCCL if facts.has_gpu else GLOO, "")
     if not value:
         return None
-    names = [name for name, each in found.items() if each.addresses]
-    chosen = chosen_by_nccl(value, names) if facts.has_gpu else [name for name in value.split(",") if name in names]
+    names = [name for name, entry in known.items() if entry.addresses]
+    names_chosen = (
+        chosen_by_nccl(value, names) if facts.has_gpu else [name for name in value.split(",") if name in names]
+    )
     if facts.has_gpu and value.startswith("^"):  # it says what not to use, and leaves the rest to the routes
         return None
-    return found[chosen[0]] if chosen else None
+    return known[names_chosen[0]] if names_chosen else None
 
 
 def processor(host: Host) -> str:
@@ -67,16 +69,16 @@ def processor(host: Host) -> str:
     return "CPU"
 
 
-def gloo_address(host: Host, found: dict[str, Interface]) -> str | None:
+def gloo_address(host: Host, known: dict[str, Interface]) -> str | None:
     """The address that gloo offers to its peers: its named interface's, else what the host's name resolves to.
 
     None where the name resolves to nothing, or to nothing that this machine holds: then gloo takes the loopback.
     """
-    named = host.environ.get(GLOO, "").split(",")[0]
-    if named:
-        return next(iter(found[named].addresses), None) if named in found else None
+    interface = host.environ.get(GLOO, "").split(",")[0]
+    if interface:
+        return next(iter(known[interface].addresses), None) if interface in known else None
     try:
-        resolved = [plain_address(str(each[4][0])) for each in socket.getaddrinfo(socket.gethostname(), None)]
+        resolved = [plain_address(str(entry[4][0])) for entry in socket.getaddrinfo(socket.gethostname(), None)]
     except OSError:
         return None
-    return next((each for each in resolved if holder(each, found) or is_loopback(each)), None)
+    return next((address for address in resolved if holder(address, known) or is_loopback(address)), None)

@@ -38,21 +38,23 @@ class Link:
     failure: str = ""
 
 
-def part(me: Me, asked: Asked) -> dict[str, Any]:
+def part(me: Me, request: Asked) -> dict[str, Any]:
     """One side of a pair."""
-    return caller(me, **asked["call"]) if "call" in asked else answerer(me)
+    return caller(me, **request["call"]) if "call" in request else answerer(me)
 
 
 def look(crew: Crew) -> Outcome:
     """Every pair three times, the best counts; what looks bad is measured once more before it is named."""
     heads = leaders(crew.peers.values())
-    ends = [each.rank for each in (heads if len(heads) > 1 else crew.peers.values())]
+    ends = [peer.rank for peer in (heads if len(heads) > 1 else crew.peers.values())]
     links: dict[Pair, Link] = {}
     for number in range(ROUNDS):
         for pairs in rounds(ends):
             _measure(crew, [pair for pair in pairs if number < TRIES or not links[pair].failure], links)
     suspects = {
-        (min(each), max(each)) for each, link in links.items() if link in suspicious(crew.peers, links.values())
+        (min(measured), max(measured))
+        for measured, link in links.items()
+        if link in suspicious(crew.peers, links.values())
     }
     for _ in range(ROUNDS):
         for pair in sorted(suspects):
@@ -68,7 +70,11 @@ def rounds(ends: Sequence[int]) -> Iterator[list[Pair]]:
     for _ in range(len(circle) - 1):
         half = len(circle) // 2
         matched = zip(circle[:half], reversed(circle[half:]), strict=True)
-        yield [(min(one, other), max(one, other)) for one, other in matched if one is not None and other is not None]
+        yield [
+            (min(pair, partner), max(pair, partner))
+            for pair, partner in matched
+            if pair is not None and partner is not None
+        ]
         circle = [circle[0], circle[-1], *circle[1:-1]]
 
 
@@ -82,24 +88,24 @@ def _measure(crew: Crew, pairs: Sequence[Pair], links: dict[Pair, Link]) -> None
     for low, high in pairs:
         failure = answers[low].get("failure") or answers[high].get("failure") or ""
         for sender, receiver in ((low, high), (high, low)):
-            seen = Link(
+            link = Link(
                 sender=sender,
                 receiver=receiver,
                 mb_per_second=answers[receiver].get("received"),
                 latency_seconds=answers[low].get("seconds"),
                 failure=failure,
             )
-            links[sender, receiver] = better(links.get((sender, receiver)), seen)
+            links[sender, receiver] = better(links.get((sender, receiver)), link)
 
 
-def better(known: Link | None, seen: Link) -> Link:
+def better(known: Link | None, link: Link) -> Link:
     """The best of two measurements; a failure counts where nothing else was ever seen."""
-    if known is None or (known.failure and not seen.failure):
-        return seen
-    if seen.failure:
+    if known is None or (known.failure and not link.failure):
+        return link
+    if link.failure:
         return known
-    rates = [each.mb_per_second for each in (known, seen) if each.mb_per_second is not None]
-    seconds = [each.latency_seconds for each in (known, seen) if each.latency_seconds is not None]
+    rates = [candidate.mb_per_second for candidate in (known, link) if candidate.mb_per_second is not None]
+    seconds = [candidate.latency_seconds for candidate in (known, link) if candidate.latency_seconds is not None]
     return replace(known, mb_per_second=max(rates, default=None), latency_seconds=min(seconds, default=None))
 
 
@@ -166,7 +172,7 @@ def is_late(link: Link, peers: Mapping[int, Peer], reference: Reference) -> bool
 def judge(peers: Mapping[int, Peer], links: Sequence[Link]) -> list[Finding]:
     """Links that let nothing through, slow ones, late ones; where all of a rank's are bad, the rank is named."""
     reference = references(links)
-    found = [
+    findings = [
         error(
             f"{peers[link.sender].label} and {peers[link.receiver].label} do not reach one another "
             f"at port {peers[link.receiver].port}: {link.failure}",
@@ -176,9 +182,9 @@ def judge(peers: Mapping[int, Peer], links: Sequence[Link]) -> list[Finding]:
         if link.failure and link.sender < link.receiver
     ]
     slow = [link for link in links if is_slow(link, peers, reference)]
-    found += _slow(peers, links, slow, reference)
+    findings += _slow(peers, links, slow, reference)
     late = [link for link in links if link.sender < link.receiver and is_late(link, peers, reference)]
-    found += [
+    findings += [
         warning(
             f"between {peers[link.sender].label} and {peers[link.receiver].label} a round trip takes "
             f"{_seconds(link.latency_seconds)}; the quicker ones take {_seconds(reference.latency_seconds)}",
@@ -186,8 +192,8 @@ def judge(peers: Mapping[int, Peer], links: Sequence[Link]) -> list[Finding]:
         )
         for link in late
     ]
-    if found:
-        return found
+    if findings:
+        return findings
     figures = {"mb_per_second": round(min(link.mb_per_second or 0 for link in links), 1)} if links else {}
     return [ok(f"{len(links) // 2} pairs reach one another, none far slower than the others", **figures)]
 
@@ -196,28 +202,28 @@ def _slow(
     peers: Mapping[int, Peer], links: Sequence[Link], slow: Sequence[Link], reference: Reference
 ) -> list[Finding]:
     """By rank where all that one sends or receives is slow and it has several such links; else link by link."""
-    found: list[Finding] = []
-    left = list(slow)
+    findings: list[Finding] = []
+    remaining = list(slow)
     for end, way in itertools.product(sorted(peers), ("sends", "receives")):
-        own = [link for link in links if (link.sender if way == "sends" else link.receiver) == end]
-        if len(own) > 1 and all(link in left for link in own):
+        links_of_end = [link for link in links if (link.sender if way == "sends" else link.receiver) == end]
+        if len(links_of_end) > 1 and all(link in remaining for link in links_of_end):
             what = f"all that {peers[end].label} {way} is slow"
-            found.append(_slowness(what, own, peers, reference, host=peers[end]))
-            left = [link for link in left if link not in own]
-    for link in left:
+            findings.append(_slowness(what, links_of_end, peers, reference, host=peers[end]))
+            remaining = [link for link in remaining if link not in links_of_end]
+    for link in remaining:
         what = f"from {peers[link.sender].label} to {peers[link.receiver].label} the link is slow"
-        found.append(_slowness(what, [link], peers, reference, host=peers[link.sender]))
-    return found
+        findings.append(_slowness(what, [link], peers, reference, host=peers[link.sender]))
+    return findings
 
 
 def _slowness(
     what: str, links: Sequence[Link], peers: Mapping[int, Peer], reference: Reference, *, host: Peer
 ) -> Finding:
     best = max(link.mb_per_second or 0.0 for link in links)
-    wanted = max(reference.mb_per_second * SLOW, floor(links[0], peers))
-    text = f"{what}: {_rate(best)}, where {_rate(wanted)} is the least to expect beside the others"
+    least = max(reference.mb_per_second * SLOW, floor(links[0], peers))
+    text = f"{what}: {_rate(best)}, where {_rate(least)} is the least to expect beside the others"
     remedy = f"on {host.host}: ethtool -S {host.interface or 'eth0'}; tc qdisc show dev {host.interface or 'eth0'}"
-    return (error if best < wanted * BROKEN / SLOW else warning)(text, remedy=remedy)
+    return (error if best < least * BROKEN / SLOW else warning)(text, remedy=remedy)
 
 
 def row(link: Link) -> Row:

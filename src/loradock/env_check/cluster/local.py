@@ -30,19 +30,19 @@ def launch(count: int, arguments: Sequence[str]) -> int:
     ranks: list[subprocess.Popen[bytes]] = []
     try:
         for rank in range(count):
-            own = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+            variables = {"RANK": str(rank), "LOCAL_RANK": str(rank)}
             # gloo's choice by the name of the host is of no interest on one machine.
-            environ = {"GLOO_SOCKET_IFNAME": "lo"} | dict(os.environ) | shared | own
+            environ = {"GLOO_SOCKET_IFNAME": "lo"} | dict(os.environ) | shared | variables
             ranks.append(subprocess.Popen(command, env=environ))
         code = ranks[0].wait()
         until = time.monotonic() + LEAVE_SECONDS
-        while time.monotonic() < until and any(each.poll() is None for each in ranks):
+        while time.monotonic() < until and any(process.poll() is None for process in ranks):
             time.sleep(POLL_SECONDS)
     except OSError as failure:
         raise EnvironmentUnfit(f"no further process can be started: {failure.strerror}", hint="ulimit -u") from failure
     finally:
-        for each in ranks:
-            if each.poll() is None:
-                each.kill()
-            each.wait()
+        for process in ranks:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
     return code if code >= 0 else EnvironmentUnfit.exit_code

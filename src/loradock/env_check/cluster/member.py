@@ -21,10 +21,10 @@ class Ending:
     what: tuple[str, ...]
 
 
-def done(stage: Stage, me: Me, asked: Asked) -> dict[str, Any]:
+def done(stage: Stage, me: Me, request: Asked) -> dict[str, Any]:
     """This rank's part of a stage; what it raises becomes a failure that names the place."""
     try:
-        return stage.part(me, asked)
+        return stage.part(me, request)
     except Exception as failure:  # noqa: BLE001  whatever it is, it is this rank's answer
         place = traceback.extract_tb(failure.__traceback__)[-1]
         first = (str(failure).strip().splitlines() or [""])[0][:200]
@@ -35,7 +35,7 @@ def serve(me: Me, channel: Channel, stages: Sequence[Stage]) -> Ending:
     """Do what rank 0 asks. EnvironmentUnfit where it died or is silent."""
     beating = Beating(lambda: [channel])
     parts = {stage.name: stage for stage in stages}
-    here, lead, at = f"rank {me.rank} ({socket.gethostname()})", f"rank 0 ({me.store[0]})", "the rendezvous"
+    place, lead, at = f"rank {me.rank} ({socket.gethostname()})", f"rank 0 ({me.store[0]})", "the rendezvous"
     try:
         while True:
             message = channel.receive()
@@ -48,10 +48,10 @@ def serve(me: Me, channel: Channel, stages: Sequence[Stage]) -> Ending:
             at = message["stage"]
             channel.send({"number": message["number"], "answer": done(parts[at], me, message["asked"])})
     except Gone as failure:
-        what = f"{lead} died during {at}: its connection to {here} ended"
+        what = f"{lead} died during {at}: its connection to {place} ended"
         raise EnvironmentUnfit(what, hint="see the log of rank 0") from failure
     except Silent as failure:
-        what = f"{lead} was silent for {channel.silent_seconds:g} s during {at}, says {here}: stopped, hung or cut off"
+        what = f"{lead} was silent for {channel.silent_seconds:g} s during {at}, says {place}: stopped, hung or cut off"
         raise EnvironmentUnfit(what, hint="see whether rank 0 still runs, and the link to its host") from failure
     finally:
         beating.end()

@@ -55,19 +55,19 @@ def lead(
         report.looked.append(Looked(stage=name, outcome=outcome, seconds=time.monotonic() - since))
         progress(report.looked[-1])
 
-    left = [stage.name for stage in stages]
+    remaining = [stage.name for stage in stages]
     name, since, code = RENDEZVOUS, began, EnvironmentUnfit.exit_code
     try:
         tell(name, crew.gather(), since)
         for stage in stages:
             name, since, crew.stage = stage.name, time.monotonic(), stage
             outcome = stage.look(crew)
-            left.remove(name)
+            remaining.remove(name)
             tell(name, outcome, since)
         severities = ("error", "warning") if is_strict else ("error",)
         code = EnvironmentUnfit.exit_code if report.named(*severities) else 0
     except Lost as lost:
-        report.left_out = tuple(each for each in left if each != name)
+        report.left_out = tuple(stage_name for stage_name in remaining if stage_name != name)
         tell(name, absences(lost), since)
     finally:
         report.peers = dict(crew.peers)
@@ -116,12 +116,12 @@ def as_dict(report: Report, exit_code: int) -> dict[str, Any]:
         ],
         "stages": [
             {
-                "stage": each.stage,
-                "seconds": round(each.seconds, 3),
-                "findings": [asdict(finding) for finding in each.outcome.findings],
-                "rows": list(each.outcome.rows),
+                "stage": look.stage,
+                "seconds": round(look.seconds, 3),
+                "findings": [asdict(finding) for finding in look.outcome.findings],
+                "rows": list(look.outcome.rows),
             }
-            for each in report.looked
+            for look in report.looked
         ],
         "left_out": list(report.left_out),
     }

@@ -32,14 +32,14 @@ Rates = dict[str, dict[int, list[float]]]
 """Rates by figure and rank, one a round."""
 
 
-def part(me: Me, asked: Asked) -> dict[str, Any]:
+def part(me: Me, request: Asked) -> dict[str, Any]:
     """One check of the bench, or what could make this rank slow."""
-    if "causes" in asked:
+    if "causes" in request:
         return {"causes": causes(me)}
     if me.bench is None:
         # A fork keeps the torch that is imported here; a driver that was asked does not survive one.
         me.bench = Child((me.host, me.facts, intent(me.host)), "spawn" if me.facts.has_gpu else "fork")
-    me.bench.ask(BY_NAME[asked["check"]])
+    me.bench.ask(BY_NAME[request["check"]])
     looked = me.bench.answer()
     if me.bench.is_lost:
         me.bench.close()
@@ -52,33 +52,33 @@ def part(me: Me, asked: Asked) -> dict[str, Any]:
 def causes(me: Me) -> list[str]:
     """What of this rank's machine would make it slow."""
     if me.facts.has_gpu:
-        own = own_cards(me.host, me.facts).values()
-        return [cause for gpu in own for cause in suspects(meanwhile(me.host, gpu))]
-    found: list[str] = []
+        gpus = own_cards(me.host, me.facts).values()
+        return [cause for gpu in gpus for cause in suspects(meanwhile(me.host, gpu))]
+    reasons: list[str] = []
     allowed, quotas = me.host.cpus_allowed(), me.host.cpu_quotas()
     if quotas and min(quotas) < allowed:
-        found.append(f"its cgroup gives it {min(quotas):.2g} of {allowed} CPUs")
+        reasons.append(f"its cgroup gives it {min(quotas):.2g} of {allowed} CPUs")
     load = (me.host.read_text("/proc/loadavg") or "0").split()[0]
     if float(load) > BUSY * allowed:
-        found.append(f"a load of {load} on {allowed} CPUs")
-    return found
+        reasons.append(f"a load of {load} on {allowed} CPUs")
+    return reasons
 
 
 def look(crew: Crew) -> Outcome:
     """All rounds; what looks slow is measured in as many rounds again, and named where both say so."""
     groups = alike(crew.peers)
-    wanted = {rank: _checks(crew.peers, rank) for rank in crew.peers}
+    checks = {rank: _checks(crew.peers, rank) for rank in crew.peers}
     faults: dict[tuple[int, str], str] = {}
-    rates = _measured(crew, wanted, faults)
+    rates = _measured(crew, checks, faults)
     slow = outliers(rates, groups, limit=crew.limit_percent / 100)
     if slow:
         doubted = {_check_of(figure) for figure, _ in slow}
-        again = {rank: [name for name in names if name in doubted] for rank, names in wanted.items()}
-        rates_again = _measured(crew, again, faults)
+        repeats = {rank: [name for name in names if name in doubted] for rank, names in checks.items()}
+        rates_again = _measured(crew, repeats, faults)
         confirmed = outliers(rates_again, groups, limit=crew.limit_percent / 100)
-        slow = {key: each for key, each in confirmed.items() if key in slow}
+        slow = {key: rank for key, rank in confirmed.items() if key in slow}
     why = {rank: _why(crew, rank) for rank in sorted({rank for _, rank in slow})}
-    found = judge(crew.peers, slow, why, limit_percent=crew.limit_percent)
+    findings = judge(crew.peers, slow, why, limit_percent=crew.limit_percent)
     broken = [
         warning(
             f"{crew.peers[rank].label}: {name} was not measured: {fault}", remedy=f"loradock env-check --only {name}"
@@ -86,9 +86,9 @@ def look(crew: Crew) -> Outcome:
         for (rank, name), fault in faults.items()
     ]
     mixed = _mixed(groups)
-    if not found and not broken and not mixed:
-        found = [alike_enough(len(crew.peers), rates, groups, limit_percent=crew.limit_percent)]
-    return Outcome(findings=(*found, *broken, *mixed), rows=tuple(rows(rates, groups)))
+    if not findings and not broken and not mixed:
+        findings = [alike_enough(len(crew.peers), rates, groups, limit_percent=crew.limit_percent)]
+    return Outcome(findings=(*findings, *broken, *mixed), rows=tuple(rows(rates, groups)))
 
 
 def _checks(peers: Mapping[int, Peer], rank: int) -> list[str]:
@@ -107,13 +107,13 @@ def turns(peers: Mapping[int, Peer]) -> list[list[int]]:
     return [[ranks[turn] for ranks in placed.values() if turn < len(ranks)] for turn in range(longest)]
 
 
-def _measured(crew: Crew, wanted: Mapping[int, Sequence[str]], faults: dict[tuple[int, str], str]) -> Rates:
+def _measured(crew: Crew, checks: Mapping[int, Sequence[str]], faults: dict[tuple[int, str], str]) -> Rates:
     """Rates of every round; a check that failed on a rank is noted, and not tried again there."""
     rates: Rates = {}
     for _ in range(crew.rounds):
         for turn in turns(crew.peers):
             for name in BY_NAME:
-                asks = {rank: {"check": name} for rank in turn if name in wanted[rank] and (rank, name) not in faults}
+                asks = {rank: {"check": name} for rank in turn if name in checks[rank] and (rank, name) not in faults}
                 limit = max(crew.timeout_seconds, BY_NAME[name].limit_seconds + SPARE_SECONDS)
                 for rank, answer in (crew.ask(asks, limit_seconds=limit) if asks else {}).items():
                     if fault := answer.get("failure") or answer["fault"]:
@@ -139,29 +139,30 @@ def outliers(rates: Rates, groups: Sequence[Sequence[int]], *, limit: float) -> 
     Each round is compared with the median of the others of that round, so that what slows all of them does not count;
     the 95 % interval of the rounds has to lie beyond 1 / (1 - limit) as a whole.
     """
-    found: dict[tuple[str, int], Ratio] = {}
+    outliers_of_rank: dict[tuple[str, int], Ratio] = {}
     for figure, by_rank in rates.items():
         for group in groups:
-            for rank, each in _ratios(by_rank, group).items():
-                if each.low is not None and each.low > 1 / (1 - limit):
-                    found[figure, rank] = each
-    return found
+            for rank, entry in _ratios(by_rank, group).items():
+                if entry.low is not None and entry.low > 1 / (1 - limit):
+                    outliers_of_rank[figure, rank] = entry
+    return outliers_of_rank
 
 
 def _ratios(by_rank: Mapping[int, Sequence[float]], group: Sequence[int]) -> dict[int, Ratio]:
     """How many times faster the others of a group are than each of its ranks, where there are others."""
-    own = {rank: by_rank[rank] for rank in group if rank in by_rank}
-    if len(own) < 2:
+    rates = {rank: by_rank[rank] for rank in group if rank in by_rank}
+    if len(rates) < 2:
         return {}
-    return {rank: ratio(_logarithms(own, rank), least_deviation=LEAST_DEVIATION) for rank in own}
+    return {rank: ratio(_logarithms(rates, rank), least_deviation=LEAST_DEVIATION) for rank in rates}
 
 
-def _logarithms(own: Mapping[int, Sequence[float]], rank: int) -> list[float]:
+def _logarithms(rates: Mapping[int, Sequence[float]], rank: int) -> list[float]:
     """Of the ratio of the others' median to this rank's rate, round by round."""
-    whole = min(map(len, own.values()))
-    others = [values for other, values in own.items() if other != rank]
+    count = min(map(len, rates.values()))
+    rest_of_ranks = [values for peer, values in rates.items() if peer != rank]
     return [
-        math.log(statistics.median(values[number] for values in others) / own[rank][number]) for number in range(whole)
+        math.log(statistics.median(values[number] for values in rest_of_ranks) / rates[rank][number])
+        for number in range(count)
     ]
 
 
@@ -178,26 +179,26 @@ def judge(
     limit_percent: float,
 ) -> list[Finding]:
     """One warning for each slow rank, with its figures and what may be the cause."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for rank in sorted({rank for _, rank in slow}):
-        own = {figure: each for (figure, other), each in slow.items() if other == rank}
-        figures = ", ".join(f"{figure} {1 - 1 / each.value:.0%}" for figure, each in own.items())
+        slow_figures = {figure: slowdown for (figure, peer), slowdown in slow.items() if peer == rank}
+        figures = ", ".join(f"{figure} {1 - 1 / slowdown.value:.0%}" for figure, slowdown in slow_figures.items())
         likely = ", ".join(why.get(rank, ())) or "nothing shows; other load on it"
         what = f"{peers[rank].label} is more than {limit_percent:g} % below the others: {figures}; likely: {likely}"
-        checks = ",".join(sorted({_check_of(figure) for figure in own}))
-        found.append(warning(what, remedy=f"on {peers[rank].host}: loradock env-check --only gpu,{checks}"))
-    return found
+        checks = ",".join(sorted({_check_of(figure) for figure in slow_figures}))
+        findings.append(warning(what, remedy=f"on {peers[rank].host}: loradock env-check --only gpu,{checks}"))
+    return findings
 
 
 def alike_enough(count: int, rates: Rates, groups: Sequence[Sequence[int]], *, limit_percent: float) -> Finding:
     """That nobody is slow, and what the noise would have hidden where that is more than the limit."""
     what = f"{count} ranks: no figure is more than {limit_percent:g} % below the others for sure"
     hidden = {
-        figure: 1 - each.low / each.value
+        figure: 1 - node_ratio.low / node_ratio.value
         for figure, by_rank in rates.items()
         for group in groups
-        for each in _ratios(by_rank, group).values()
-        if each.low is not None
+        for node_ratio in _ratios(by_rank, group).values()
+        if node_ratio.low is not None
     }
     unsure = [figure for figure, share in hidden.items() if share > limit_percent / 100]
     if unsure:
@@ -216,23 +217,23 @@ def _mixed(groups: Sequence[Sequence[int]]) -> list[Finding]:
 
 def rows(rates: Rates, groups: Sequence[Sequence[int]]) -> list[Row]:
     """The median rate of each rank and figure, and how many times faster the others are, with its interval."""
-    found: list[Row] = []
+    lines: list[Row] = []
     for figure, by_rank in rates.items():
         for group in groups:
             ratios = _ratios(by_rank, group)
             for rank in (rank for rank in group if rank in by_rank):
-                each = ratios.get(rank)
-                found.append(
+                node_ratio = ratios.get(rank)
+                lines.append(
                     {
                         "rank": rank,
                         "figure": figure,
                         "median": round(statistics.median(by_rank[rank]), 3),
-                        "others_faster": None if each is None else round(each.value, 3),
-                        "low": None if each is None or each.low is None else round(each.low, 3),
-                        "high": None if each is None or each.high is None else round(each.high, 3),
+                        "others_faster": None if node_ratio is None else round(node_ratio.value, 3),
+                        "low": None if node_ratio is None or node_ratio.low is None else round(node_ratio.low, 3),
+                        "high": None if node_ratio is None or node_ratio.high is None else round(node_ratio.high, 3),
                     }
                 )
-    return found
+    return lines
 
 
 def _check_of(figure: str) -> str:

@@ -72,12 +72,12 @@ def launched(host: Host, facts: Facts) -> Launched:
 
 def within(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:
     """What `work` returns or raises, done in a thread that is left behind where it hangs: then EnvironmentUnfit."""
-    done: list[T] = []
+    results: list[T] = []
     failed: list[BaseException] = []
 
     def run() -> None:
         try:
-            done.append(work())
+            results.append(work())
         except BaseException as failure:  # noqa: BLE001  raised again below
             failed.append(failure)
 
@@ -86,9 +86,9 @@ def within(work: Callable[[], T], *, limit_seconds: float, what: str) -> T:
     thread.join(timeout=limit_seconds)
     if failed:
         raise failed[0]
-    if not done:
+    if not results:
         raise EnvironmentUnfit(what, hint="see whether rank 0 still runs there: it may be stopped or hung")
-    return done[0]
+    return results[0]
 
 
 def open_store(where: Launched, *, is_master: bool, timeout_seconds: float) -> Any:
@@ -103,17 +103,17 @@ class Lobby:
     """Rank 0's side: it keeps the store open, and takes the ranks in."""
 
     def __init__(self, where: Launched, *, timeout_seconds: float) -> None:
-        here = f"rank 0 ({socket.gethostname()})"
+        place = f"rank 0 ({socket.gethostname()})"
         try:
             self.store = within(
                 lambda: open_store(where, is_master=not where.has_agent_store, timeout_seconds=timeout_seconds),
                 limit_seconds=timeout_seconds + SPARE_SECONDS,
-                what=f"{here}: the store at {where.address}:{where.port} does not answer",
+                what=f"{place}: the store at {where.address}:{where.port} does not answer",
             )
         except RuntimeError as failure:  # torch's own are of this kind
             why = "the port is in use" if "EADDRINUSE" in str(failure) else str(failure).splitlines()[0][:160]
             raise EnvironmentUnfit(
-                f"{here} cannot open the store at port {where.port}: {why}",
+                f"{place} cannot open the store at port {where.port}: {why}",
                 hint="export MASTER_PORT=29501 on every rank, or end what holds the port: ss -ltnp",
             ) from failure
         self.hub = Hub(port=0, token=secrets.token_hex(8))
@@ -157,10 +157,10 @@ def listener(address: str) -> socket.socket:
 
 def call(where: Launched, *, timeout_seconds: float) -> tuple[Channel, Hub]:
     """A rank's side: its connection to rank 0. EnvironmentUnfit says what stands in between, by rank and host."""
-    here = f"rank {where.rank} ({socket.gethostname()})"
+    place = f"rank {where.rank} ({socket.gethostname()})"
     until = time.monotonic() + timeout_seconds
-    _wait_for_port(where, here, until=until)
-    silent = f"{here}: the store at {where.address}:{where.port} does not answer"
+    _wait_for_port(where, place, until=until)
+    silent = f"{place}: the store at {where.address}:{where.port} does not answer"
     try:
         store = within(
             lambda: open_store(where, is_master=False, timeout_seconds=timeout_seconds),
@@ -175,7 +175,7 @@ def call(where: Launched, *, timeout_seconds: float) -> tuple[Channel, Hub]:
         connection = socket.create_connection((where.address, hub.port), timeout=CALL_SECONDS)
     except OSError as failure:
         what = (
-            f"{here} reaches port {where.port} of {where.address}, but not port {hub.port}, which rank 0 opened "
+            f"{place} reaches port {where.port} of {where.address}, but not port {hub.port}, which rank 0 opened "
             f"there ({meeting.reason(failure)}): a firewall is between them, and gloo and NCCL need such ports"
         )
         store.set(f"{FAULT}/{where.rank}", what)
@@ -188,11 +188,11 @@ def _hub(store: Any, until: float) -> Hub:
     return Hub(**json.loads(store.get(HUB)))
 
 
-def _wait_for_port(where: Launched, here: str, *, until: float) -> None:
+def _wait_for_port(where: Launched, caller: str, *, until: float) -> None:
     """Until the store's port takes a connection."""
     began, place = time.monotonic(), f"MASTER_ADDR {where.address}, MASTER_PORT {where.port}"
     while between := meeting.obstacle((where.address, where.port)):
         if time.monotonic() >= until:
-            waited = f"{here} did not reach rank 0 at {place} in {until - began:.0f} s"
+            waited = f"{caller} did not reach rank 0 at {place} in {until - began:.0f} s"
             raise EnvironmentUnfit(f"{waited}; {between.what}", hint=between.hint)
         time.sleep(POLL_SECONDS)

@@ -89,14 +89,14 @@ def _prepare(connection: socket.socket) -> None:
 
 def _round_trips(connection: socket.socket) -> float:
     """Seconds of a round trip: the lower quartile, which load on the processors hardly moves."""
-    taken: list[float] = []
+    seconds: list[float] = []
     until = time.perf_counter() + PING_SECONDS
-    while len(taken) < PINGS and (not taken or time.perf_counter() < until):
+    while len(seconds) < PINGS and (not seconds or time.perf_counter() < until):
         began = time.perf_counter()
         connection.sendall(bytes(PING_BYTES))
         _exactly(connection, PING_BYTES)
-        taken.append(time.perf_counter() - began)
-    return statistics.quantiles(taken, n=4)[0] if len(taken) > 1 else taken[0]
+        seconds.append(time.perf_counter() - began)
+    return statistics.quantiles(seconds, n=4)[0] if len(seconds) > 1 else seconds[0]
 
 
 def _echo(connection: socket.socket) -> None:

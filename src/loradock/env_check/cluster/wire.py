@@ -55,13 +55,13 @@ class Channel:
         while True:
             if message := self.take():
                 return message
-            now = time.monotonic()
-            if until is not None and now >= until:
+            moment = time.monotonic()
+            if until is not None and moment >= until:
                 return None
             ends = self.heard + self.silent_seconds
-            if now >= ends:
+            if moment >= ends:
                 raise Silent
-            self.fill(min(ends, until if until is not None else ends) - now)
+            self.fill(min(ends, until if until is not None else ends) - moment)
 
     def take(self) -> dict[str, Any] | None:
         """A message that was read already; signs of life are swallowed."""

@@ -37,14 +37,17 @@ class Outcome:
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """All implementations at each place."""
-    shape, again = plan.attention, as_locked(host, "torch", "transformers")
+    shape, remedy = plan.attention, as_locked(host, "torch", "transformers")
     by_dtype: dict[str, Mapping[str, list[torch.Tensor]]] = {}
 
     def at(place: Device) -> list[Finding]:
         expected = by_dtype.get(place.dtype) or {case.name: exact(place, case, shape) for case in cases(shape)}
         by_dtype[place.dtype] = expected
-        outcomes = {each.name: outcome(each, place, shape, expected) for each in implementations(place, facts, shape)}
-        return judge(outcomes, place, shape, wanted(facts, plan, place), again=again)
+        outcomes = {
+            implementation.name: outcome(implementation, place, shape, expected)
+            for implementation in implementations(place, facts, shape)
+        }
+        return judge(outcomes, place, shape, wanted(facts, plan, place), again=remedy)
 
     return at_each(host, facts, plan, at)
 
@@ -52,9 +55,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def arguments(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
     """Query, key, value and the gradient of the result, as this place has them; no gradient comes from padding."""
     heads = (shape.heads, shape.key_value_heads, shape.key_value_heads, shape.heads)
-    made = [place.random(case.rows, n, LENGTH, shape.head_size, seed=seed) for seed, n in enumerate(heads)]
-    made[3] = made[3] * case.real()[:, None, :, None].to(place.device)
-    return made
+    tensors = [place.random(case.rows, n, LENGTH, shape.head_size, seed=seed) for seed, n in enumerate(heads)]
+    tensors[3] = tensors[3] * case.real()[:, None, :, None].to(place.device)
+    return tensors
 
 
 def exact(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor]:
@@ -66,16 +69,16 @@ def exact(place: Device, case: Case, shape: AttentionShape) -> list[torch.Tensor
     )
 
 
-def with_gradients(function: Any, given: list[torch.Tensor], case: Case) -> list[torch.Tensor]:
+def with_gradients(function: Any, seed_gradient: list[torch.Tensor], case: Case) -> list[torch.Tensor]:
     """[result, dq, dk, dv] on the CPU in float64; the result is zero where there is padding."""
-    *inputs, gradient = given
-    inputs = [each.detach().requires_grad_() for each in inputs]
+    *inputs, gradient = seed_gradient
+    inputs = [tensor.detach().requires_grad_() for tensor in inputs]
     out = function(*inputs)
     out.backward(gradient)
     real = case.real()[:, None, :, None]
     return [
         (out.detach().cpu() * real).double(),
-        *(each.grad.cpu().double() for each in inputs if each.grad is not None),
+        *(tensor.grad.cpu().double() for tensor in inputs if tensor.grad is not None),
     ]
 
 
@@ -86,14 +89,14 @@ def outcome(
     right: list[str] = []
     wrong: list[str] = []
     cannot: list[str] = []
-    said = ""
+    failure_text = ""
     is_wrong = False
     if implementation.obstacle:
         names = tuple(case.name for case in cases(shape))
         return Outcome(setting=implementation.setting, cannot=names, obstacle=implementation.obstacle)
     for case in cases(shape):
         try:
-            found = with_gradients(
+            results = with_gradients(
                 lambda q, k, v, case=case: implementation.attend(q, k, v, case, shape),
                 arguments(place, case, shape),
                 case,
@@ -106,25 +109,25 @@ def outcome(
                 cannot.append(case.name)
             else:
                 wrong.append(case.name)
-                said = first_line(failure)
+                failure_text = first_line(failure)
             continue
-        off = is_off(found, expected[case.name], place)
+        off = is_off(results, expected[case.name], place)
         (wrong if off else right).append(case.name)
         is_wrong = is_wrong or off
     return Outcome(
         setting=implementation.setting,
         right=tuple(right),
         wrong=tuple(wrong),
-        said="" if is_wrong else said,
+        said="" if is_wrong else failure_text,
         cannot=tuple(cannot),
     )
 
 
-def is_off(found: list[torch.Tensor], expected: list[torch.Tensor], place: Device) -> bool:
+def is_off(results: list[torch.Tensor], expected: list[torch.Tensor], place: Device) -> bool:
     """True where result or gradients are not what they should be, by their norms; also where they are not finite."""
-    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+    for number, (result, exact_tensor) in enumerate(zip(results, expected, strict=True)):
         limit = place.roundings * place.unit * (GRADIENT_FACTOR if number else 1)
-        if not float((one - other).norm() / other.norm()) <= limit:
+        if not float((result - exact_tensor).norm() / exact_tensor.norm()) <= limit:
             return True
     return False
 
@@ -136,54 +139,58 @@ def judge(
 
     `again` is the command that reinstalls the libraries.
     """
-    found: list[Finding] = []
-    good = {each.setting for each in outcomes.values() if each.setting} - {
-        each.setting
-        for name, each in outcomes.items()
-        if (each.wrong and not is_passed_over(name, outcomes)) or each.obstacle
+    findings: list[Finding] = []
+    good = {result.setting for result in outcomes.values() if result.setting} - {
+        result.setting
+        for name, result in outcomes.items()
+        if (result.wrong and not is_passed_over(name, outcomes)) or result.obstacle
     }
-    other = next((name for name in ("flash_attention_2", "sdpa", "eager") if name in good), None)
-    remedy = train_with(f"model.attention={other}") if other else again
+    alternative = next((name for name in ("flash_attention_2", "sdpa", "eager") if name in good), None)
+    remedy = train_with(f"model.attention={alternative}") if alternative else again
     groups: dict[tuple[str | None, str], list[str]] = {}
-    for name, each in outcomes.items():
-        if each.wrong:
-            how = f"fails: {each.said}" if each.said else "differs from float64"
-            groups.setdefault((each.setting, f"{how} ({', '.join(each.wrong)})"), []).append(name)
-    for (named, how), names in groups.items():
+    for name, result in outcomes.items():
+        if result.wrong:
+            how = f"fails: {result.said}" if result.said else "differs from float64"
+            groups.setdefault((result.setting, f"{how} ({', '.join(result.wrong)})"), []).append(name)
+    for (names_of_fault, how), names in groups.items():
         what = f"{', '.join(names)} attention on {place} {how}"
         is_failing = any(outcomes[name].said for name in names)
         if all(is_passed_over(name, outcomes) for name in names):
-            found.append(ok(f"{named} on {place} skips {', '.join(names)}, which {how}"))
-        elif named is None:
-            found.append(ok(f"{what}; no run uses it") if is_failing else warning(what, remedy=again))
-        elif named == setting:
-            found.append(error(what, remedy=remedy))
+            findings.append(ok(f"{names_of_fault} on {place} skips {', '.join(names)}, which {how}"))
+        elif names_of_fault is None:
+            findings.append(ok(f"{what}; no run uses it") if is_failing else warning(what, remedy=again))
+        elif names_of_fault == setting:
+            findings.append(error(what, remedy=remedy))
         else:
             remedy_here = train_with(f"model.attention={setting}")
-            found.append(warning(f"{what}; a run here uses {setting}", remedy=remedy_here))
-    own = [each for each in outcomes.values() if each.setting == setting]
-    missing = [case.name for case in cases(shape) if not any(case.name in (*each.right, *each.wrong) for each in own)]
+            findings.append(warning(f"{what}; a run here uses {setting}", remedy=remedy_here))
+    same_setting = [result for result in outcomes.values() if result.setting == setting]
+    missing = [
+        case.name
+        for case in cases(shape)
+        if not any(case.name in (*entry.right, *entry.wrong) for entry in same_setting)
+    ]
     if missing:
-        why = next((each.obstacle for each in own if each.obstacle), "no kernel supports it")
+        why = next((result.obstacle for result in same_setting if result.obstacle), "no kernel supports it")
         what = f"{setting} attention does not support this model's attention ({why}) on {place}: {', '.join(missing)}"
-        found.append(error(what, remedy=remedy))
-    return [*found, *summary(outcomes, place, shape)]
+        findings.append(error(what, remedy=remedy))
+    return [*findings, *summary(outcomes, place, shape)]
 
 
 def is_passed_over(name: str, outcomes: Mapping[str, Outcome]) -> bool:
     """True where it raises instead of giving wrong numbers, and its setting, left to choose, is right all the same."""
     failed = outcomes[name]
-    chosen = outcomes.get(failed.setting or "")
-    return bool(failed.said) and chosen is not None and all(case in chosen.right for case in failed.wrong)
+    choice = outcomes.get(failed.setting or "")
+    return bool(failed.said) and choice is not None and all(case in choice.right for case in failed.wrong)
 
 
 def summary(outcomes: Mapping[str, Outcome], place: Device, shape: AttentionShape) -> list[Finding]:
     """What is right, and what is not done, in a line each."""
-    right = [name for name, each in outcomes.items() if each.right and not each.wrong]
+    right = [name for name, result in outcomes.items() if result.right and not result.wrong]
     refused = [
-        f"{name} ({each.obstacle or 'not ' + ' and '.join(each.cannot)})"
-        for name, each in outcomes.items()
-        if each.cannot
+        f"{name} ({result.obstacle or 'not ' + ' and '.join(result.cannot)})"
+        for name, result in outcomes.items()
+        if result.cannot
     ]
     heads = f"{shape.heads} heads over {shape.key_value_heads}, size {shape.head_size}"
     heads += ", window" * bool(shape.window) + ", softcap" * bool(shape.softcap)

@@ -67,7 +67,7 @@ def interface_names(text: str) -> tuple[str, ...]:
 def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[str], *, is_needed: bool) -> Finding:
     """What the exchange says. It only stops runs of several processes, so it is a warning where there is one."""
     backend, ranks = exchange.backend, exchange.ranks
-    fault = next((each for each in exchange.faults if each), None)
+    fault = next((fault for fault in exchange.faults if fault), None)
     if not fault and exchange.late:
         what = f"{exchange.late} of {ranks} processes were not ready within {READY_SECONDS} s: undecided"
         return warning(f"{what} of {backend}", remedy="loradock env-check --only collective")
@@ -78,15 +78,15 @@ def judge(exchange: Exchange, environ: Mapping[str, str], interfaces: Sequence[s
     if fault and fault.startswith(NO_MEMORY):
         return say(f"{backend} was not tried: {fault}{suffix}", remedy=HOLDERS)
     variable = INTERFACE[backend]
-    named = environ.get(variable)
-    if named:
-        is_missing = backend == "gloo" and not set(named.split(",")) <= set(interfaces)
+    value = environ.get(variable)
+    if value:
+        is_missing = backend == "gloo" and not set(value.split(",")) <= set(interfaces)
         why = "which is not an interface of this machine" if is_missing else "over which no answer arrived"
-        return say(f"{backend} failed: {variable} is {named}, {why}{suffix}", remedy=f"unset {variable}")
+        return say(f"{backend} failed: {variable} is {value}, {why}{suffix}", remedy=f"unset {variable}")
     if fault and fault.startswith(LOOPBACK):
         return say(f"{backend} failed: {fault}{suffix}", remedy="ip link set lo up")
-    if others := [name for name in SUSPECT if backend == "nccl" and name in environ]:
-        return say(f"{backend} failed with {', '.join(others)} set{suffix}", remedy=f"unset {' '.join(others)}")
+    if suspects := [name for name in SUSPECT if backend == "nccl" and name in environ]:
+        return say(f"{backend} failed with {', '.join(suspects)} set{suffix}", remedy=f"unset {' '.join(suspects)}")
     if fault:
         remedy = (
             f"export {variable}=lo" if backend == "gloo" else "env NCCL_DEBUG=INFO loradock env-check --only collective"
@@ -126,9 +126,9 @@ def all_reduce(backend: str, ranks: int, *, gpus: Sequence[int] = (), limit_seco
                 process.start()
         for _, theirs in pipes:
             theirs.close()
-        begun, late = gathered(ours, READY_SECONDS)
-        if late or any(begun):
-            return Exchange(backend=backend, ranks=ranks, faults=begun, late=late)
+        starts, late = gathered(ours, READY_SECONDS)
+        if late or any(starts):
+            return Exchange(backend=backend, ranks=ranks, faults=starts, late=late)
         store = TCPStore(LOOPBACK, 0, is_master=True, wait_for_workers=False, timeout=store_limit)
         for pipe in ours:
             pipe.send(store.port)
@@ -152,18 +152,18 @@ def call_loopback() -> None:
 def gathered(pipes: Sequence[Connection], limit_seconds: float) -> tuple[tuple[str | None, ...], int]:
     """(what each rank said before the time was up, how many said nothing)."""
     ends = time.monotonic() + limit_seconds
-    said: list[str | None] = []
+    outputs: list[str | None] = []
     silent = 0
     for pipe in pipes:
         try:
             if pipe.poll(max(0.0, ends - time.monotonic())):
-                said.append(pipe.recv())
+                outputs.append(pipe.recv())
                 continue
         except (EOFError, OSError):
-            said.append("a process died")
+            outputs.append("a process died")
             continue
         silent += 1
-    return tuple(said), silent
+    return tuple(outputs), silent
 
 
 def _rank(pipe: Connection, rank: int, ranks: int, backend: str, gpus: Sequence[int], store_limit: timedelta) -> None:

@@ -43,14 +43,16 @@ def product_error(place: Device, name: str) -> float:
 
     dtype = torch.float32 if name == "tf32" else getattr(torch, name)
     a_mk, b_kn = place.random(ROWS, INNER, seed=1, dtype=dtype), place.random(INNER, COLUMNS, seed=2, dtype=dtype)
-    before = torch.get_float32_matmul_precision()
+    precision = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     try:
-        found = torch.matmul(a_mk, b_kn).cpu().double()
+        product_mn = torch.matmul(a_mk, b_kn).cpu().double()
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(precision)
     a, b = a_mk.cpu().double(), b_kn.cpu().double()
-    worst = float(((found - torch.einsum("mk,kn->mn", a, b)).abs() / torch.einsum("mk,kn->mn", a.abs(), b.abs())).max())
+    worst = float(
+        ((product_mn - torch.einsum("mk,kn->mn", a, b)).abs() / torch.einsum("mk,kn->mn", a.abs(), b.abs())).max()
+    )
     return worst if worst == worst else float("inf")
 
 
@@ -58,31 +60,31 @@ def judge(place: Device, errors: dict[str, float], *, tf32_override: str | None 
     """What the errors say; `errors` maps a dtype to the largest relative error of a product in it."""
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
-    found: list[Finding] = []
+    findings: list[Finding] = []
     figures: dict[str, Any] = {f"{name}_relative_error": value for name, value in errors.items()}
     wrong = [name for name, value in errors.items() if value > ROUNDINGS[name] * UNIT_ROUNDOFF[name]]
     for name in wrong:
         what = f"products in {name} on {place.device} differ from float64 by more than {name} rounding"
         if name == "float32" and errors[name] <= ROUNDINGS["tf32"] * UNIT_ROUNDOFF["tf32"] and tf32_override:
             what = f"{TF32_OVERRIDE}={tf32_override} makes float32 products on {place.device} TF32 products"
-            found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}", **figures))
+            findings.append(warning(what, remedy=f"unset {TF32_OVERRIDE}", **figures))
         elif name == place.dtype:
-            found.append(error(what, remedy=_other(place), **figures))
+            findings.append(error(what, remedy=_other(place), **figures))
         else:
-            found.append(warning(f"{what}; a run here uses {place.dtype}", remedy=_keep(place), **figures))
+            findings.append(warning(f"{what}; a run here uses {place.dtype}", remedy=_keep(place), **figures))
     if errors.get("tf32", 1.0) <= UNIT_ROUNDOFF["tf32"] / 64 and tf32_override == "0":
         what = f"{TF32_OVERRIDE}=0 keeps products on {place.device} from using TF32: they are slower"
-        found.append(warning(what, remedy=f"unset {TF32_OVERRIDE}"))
+        findings.append(warning(what, remedy=f"unset {TF32_OVERRIDE}"))
     if place.dtype == "bfloat16" and place.capability and place.capability < FIRST_BFLOAT16:
         what = (
             f"bfloat16 was requested, but {place.device} (sm{place.capability[0]}{place.capability[1]}) "
             "only emulates it"
         )
-        found.append(error(what, remedy=train_with("model.compute_dtype=float16")))
+        findings.append(error(what, remedy=train_with("model.compute_dtype=float16")))
     right = [name for name in errors if name not in wrong]
-    if not found:
-        found.append(ok(f"products on {place.device} match float64 in {', '.join(right)}", **figures))
-    return found
+    if not findings:
+        findings.append(ok(f"products on {place.device} match float64 in {', '.join(right)}", **figures))
+    return findings
 
 
 def _other(place: Device) -> str:

@@ -36,13 +36,13 @@ class Case:
 
         place = torch.arange(LENGTH)
         back = place[:, None] - place[None, :]
-        seen = (back >= 0) & (back < (self.window or LENGTH))
+        visible = (back >= 0) & (back < (self.window or LENGTH))
         document = torch.zeros(self.rows, LENGTH, dtype=torch.long)
         for number, (row, first, length) in enumerate(self.documents, 1):
             document[row, first : first + length] = number
         is_same = (document[:, :, None] == document[:, None, :]) & (document[:, None, :] > 0)
         is_padding = document == 0
-        return (is_same & seen) | (is_padding[:, :, None] & (place == 0))
+        return (is_same & visible) | (is_padding[:, :, None] & (place == 0))
 
     def real(self) -> torch.Tensor:
         """Positions that hold a document, bool [rows, length]."""
@@ -81,7 +81,7 @@ def attend(
     import torch
 
     group = query.shape[1] // key.shape[1]
-    key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    key, value = (tensor.repeat_interleave(group, dim=1) for tensor in (key, value))
     scores = torch.einsum("bhqd,bhkd->bhqk", query, key) * query.shape[-1] ** -0.5
     if softcap:
         scores = softcap * torch.tanh(scores / softcap)

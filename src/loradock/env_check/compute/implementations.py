@@ -48,22 +48,22 @@ def implementations(place: Device, facts: Facts, shape: AttentionShape) -> tuple
     SDPA is here by each of its backends, and as torch chooses among them.
     """
     capped = "no softcap" if shape.softcap else None
-    found = [
+    choices = [
         Implementation(name=f"sdpa {name}", setting="sdpa", attend=partial(_sdpa, BACKENDS[name]), obstacle=capped)
         for name in (BACKENDS if place.is_gpu else ("flash", "math"))
     ]
-    found.append(Implementation(name="sdpa", setting="sdpa", attend=partial(_sdpa, None), obstacle=capped))
+    choices.append(Implementation(name="sdpa", setting="sdpa", attend=partial(_sdpa, None), obstacle=capped))
     if has_flash(place):
         too_long = f"heads of at most {MOST_FLASH}" if shape.head_size > MOST_FLASH else None
         windowed = "no window" if shape.window else None
-        found.append(
+        choices.append(
             Implementation(name="varlen", setting=None, attend=_varlen, obstacle=too_long or capped or windowed)
         )
         if "flash-attn" in facts.packages:
-            found.append(
+            choices.append(
                 Implementation(name="flash-attn", setting="flash_attention_2", attend=_flash_attn, obstacle=too_long)
             )
-    return (*found, Implementation(name="eager", setting="eager", attend=_eager))
+    return (*choices, Implementation(name="eager", setting="eager", attend=_eager))
 
 
 def wanted(facts: Facts, plan: Intent, place: Device) -> str:
@@ -73,9 +73,9 @@ def wanted(facts: Facts, plan: Intent, place: Device) -> str:
     """
     if plan.plan:
         return plan.plan.attention.value
-    asked = plan.config.model.attention if plan.config else "auto"
-    if asked != "auto":
-        return asked
+    setting = plan.config.model.attention if plan.config else "auto"
+    if setting != "auto":
+        return setting
     if has_flash(place) and "flash-attn" in facts.packages:
         return "flash_attention_2"
     return "eager" if plan.attention.softcap else "sdpa"
@@ -110,7 +110,7 @@ def _sdpa(backend: str | None, query: Any, key: Any, value: Any, case: Case, sha
         group = query.shape[1] // key.shape[1]
         if case.is_plain:
             return attend(query, key, value, is_causal=True, enable_gqa=group > 1)
-        key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+        key, value = (tensor.repeat_interleave(group, dim=1) for tensor in (key, value))
         return attend(query, key, value, attn_mask=case.allowed()[:, None].to(query.device))
 
 
@@ -118,7 +118,7 @@ def _varlen(query: Any, key: Any, value: Any, case: Case, shape: AttentionShape)
     from torch.nn.attention.varlen import varlen_attn
 
     group = query.shape[1] // key.shape[1]
-    key, value = (each.repeat_interleave(group, dim=1) for each in (key, value))
+    key, value = (tensor.repeat_interleave(group, dim=1) for tensor in (key, value))
 
     def attend(q: Any, k: Any, v: Any, starts: Any, longest: int) -> Any:
         return varlen_attn(q, k, v, starts, starts, longest, longest, is_causal=True)
@@ -147,7 +147,7 @@ def _by_tokens(attend: Callable[..., Any], query: Any, key: Any, value: Any, cas
     real = case.real().to(query.device)
     lengths = torch.tensor([0, *(length for _, _, length in case.documents)], dtype=torch.int32)
     starts = lengths.cumsum(0, dtype=torch.int32).to(query.device)
-    tokens = [each.transpose(1, 2)[real].contiguous() for each in (query, key, value)]
+    tokens = [tensor.transpose(1, 2)[real].contiguous() for tensor in (query, key, value)]
     out = torch.zeros_like(query).transpose(1, 2)
     return out.masked_scatter(real[..., None, None], attend(*tokens, starts, int(lengths.max()))).transpose(1, 2)
 

@@ -23,33 +23,33 @@ RATE, BETAS, EPSILON, DECAY = 1e-2, (0.9, 0.999), 1e-8, 0.01
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Each implementation at each place."""
-    config, made = plan.config, plan.plan
-    asked = made.optimizer.value if made else config.train.optimizer if config else "auto"
-    return at_each(host, facts, plan, lambda place: _at(place, optimizers.named(asked).name))
+    config, loaded = plan.config, plan.plan
+    setting = loaded.optimizer.value if loaded else config.train.optimizer if config else "auto"
+    return at_each(host, facts, plan, lambda place: _at(place, optimizers.named(setting).name))
 
 
-def _at(place: Device, wanted: str) -> list[Finding]:
+def _at(place: Device, setting: str) -> list[Finding]:
     device = "cuda" if place.is_gpu else "cpu"
     names = [name for name, known in OPTIMIZERS.items() if device in known.devices]
     expected = exact_steps()
     faults = {name: fault(place, name, expected) for name in names}
-    return judge(place, faults, wanted)
+    return judge(place, faults, setting)
 
 
 def judge(place: Device, faults: dict[str, str | None], wanted: str) -> list[Finding]:
     """`faults` maps an implementation to what is wrong with it, None where nothing is."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name, what in faults.items():
-        other: str | None = OPTIMIZERS[name].instead
-        if faults.get(other):
-            other = next((n for n, bad in faults.items() if not bad), None)
-        remedy = train_with(f"train.optimizer={other}") if other else "loradock env-check --only packages"
+        alternative: str | None = OPTIMIZERS[name].instead
+        if faults.get(alternative):
+            alternative = next((n for n, bad in faults.items() if not bad), None)
+        remedy = train_with(f"train.optimizer={alternative}") if alternative else "loradock env-check --only packages"
         if what and name == wanted:
-            found.append(error(f"{name} on {place.device} {what}", remedy=remedy))
+            findings.append(error(f"{name} on {place.device} {what}", remedy=remedy))
         elif what:
             text = f"{name} on {place.device} {what}; the optimiser of a run here is {wanted}"
-            found.append(warning(text, remedy=train_with(f"train.optimizer={wanted}")))
-    return found or [ok(f"{', '.join(faults)} on {place.device}: {STEPS} steps match float64")]
+            findings.append(warning(text, remedy=train_with(f"train.optimizer={wanted}")))
+    return findings or [ok(f"{', '.join(faults)} on {place.device}: {STEPS} steps match float64")]
 
 
 def gradients() -> list[torch.Tensor]:
@@ -103,9 +103,9 @@ def fault(place: Device, name: str, expected: torch.Tensor) -> str | None:
         if is_full(failure):
             raise
         return f"failed: {first_line(failure)}"
-    found = weights.detach().cpu().double()
+    exact = weights.detach().cpu().double()
     moved = expected - start()
-    off = float((found - expected).norm() / moved.norm())
+    off = float((exact - expected).norm() / moved.norm())
     return None if math.isfinite(off) and off <= OPTIMIZERS[name].tolerance else "does not match AdamW in float64"
 
 

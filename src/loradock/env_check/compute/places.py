@@ -65,8 +65,8 @@ class Device:
         """Standard normal numbers, the same on every device, in this dtype (or this place's)."""
         import torch
 
-        made = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
-        return made.to(device=self.device, dtype=dtype or self.torch_dtype)
+        tensor = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+        return tensor.to(device=self.device, dtype=dtype or self.torch_dtype)
 
     def finish(self) -> None:
         """Wait for the GPU, so that its faults show here, and give its memory back."""
@@ -81,16 +81,16 @@ def places(facts: Facts, plan: Intent) -> tuple[Device, ...]:
     """The GPUs, or the CPU where there is none or the configuration refuses them."""
     from loradock.plan.knobs.compute_dtype import FIRST_BFLOAT16
 
-    asked = plan.config.model.compute_dtype if plan.config else "auto"
+    setting = plan.config.model.compute_dtype if plan.config else "auto"
     if not plan.uses_gpu(facts):
-        return (Device(device="cpu", dtype="float32" if asked == "auto" else asked),)
-    used = used_gpus(facts)
+        return (Device(device="cpu", dtype="float32" if setting == "auto" else setting),)
+    gpus = used_gpus(facts)
     return tuple(
         Device(
             device=f"cuda:{index}",
-            dtype=("bfloat16" if gpu.capability >= FIRST_BFLOAT16 else "float16") if asked == "auto" else asked,
+            dtype=("bfloat16" if gpu.capability >= FIRST_BFLOAT16 else "float16") if setting == "auto" else setting,
             capability=gpu.capability,
-            is_used=index in used,
+            is_used=index in gpus,
         )
         for index, gpu in enumerate(facts.gpus)
     )
@@ -123,14 +123,14 @@ def at_each(
         return [error(what, remedy="loradock env-check --only gpu,packages")]
 
     def finished(place: Device) -> Sequence[Finding]:
-        found = look_at(place)
+        findings = look_at(place)
         place.finish()
-        return found
+        return findings
 
-    chosen = places(facts, plan)
+    chosen_places = places(facts, plan)
     if is_first_alone:
-        chosen = [place for place in chosen if place.is_used][:1]
-    return [finding for place in chosen for finding in at_one(place, finished, facts, host.environ)]
+        chosen_places = [place for place in chosen_places if place.is_used][:1]
+    return [finding for place in chosen_places for finding in at_one(place, finished, facts, host.environ)]
 
 
 def at_one(
@@ -138,32 +138,32 @@ def at_one(
 ) -> list[Finding]:
     """What is found at a place; a failure there is a finding too."""
     try:
-        found = look_at(place)
+        findings = look_at(place)
     except Exception as failure:  # noqa: BLE001  whatever it is, it is said of this place, and the others continue
         traceback.print_exc()
-        found = [failed(place, failure, facts, environ)]
-    return list(found) if place.is_used else beside(found, facts, environ)
+        findings = [failed(place, failure, facts, environ)]
+    return list(findings) if place.is_used else beside(findings, facts, environ)
 
 
 def failed(place: Device, failure: Exception, facts: Facts, environ: Mapping[str, str]) -> Finding:
     """A place where nothing could be found out."""
     if is_full(failure):
-        others = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
-        remedy = showing(others, environ) if others else HOLDERS
+        alternatives = [index for index in range(len(facts.gpus)) if place.device != f"cuda:{index}"]
+        remedy = showing(alternatives, environ) if alternatives else HOLDERS
         return error(
             f"{place.device} has too little free memory for a small computation", remedy=remedy, ends=OutOfMemory
         )
     return broken(failure, where=f" on {place}", remedy="loradock env-check --only gpu,packages,compute --report")
 
 
-def beside(found: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:
+def beside(findings: Sequence[Finding], facts: Facts, environ: Mapping[str, str]) -> list[Finding]:
     """The findings of a GPU that no process of this run uses: no error among them."""
-    used = used_gpus(facts)
-    note = f"; a run here uses {', '.join(f'cuda:{index}' for index in used)}"
-    remedy = showing(used, environ)
+    gpus = used_gpus(facts)
+    note = f"; a run here uses {', '.join(f'cuda:{index}' for index in gpus)}"
+    remedy = showing(gpus, environ)
     return [
-        warning(each.what + note, remedy=remedy, **each.measured) if each.severity == "error" else each
-        for each in found
+        warning(finding.what + note, remedy=remedy, **finding.measured) if finding.severity == "error" else finding
+        for finding in findings
     ]
 
 
@@ -171,8 +171,8 @@ def is_full(failure: BaseException) -> bool:
     """True where a GPU had no memory left; a kernel is not at fault then."""
     import torch
 
-    said = str(failure) if isinstance(failure, RuntimeError) else ""
-    return isinstance(failure, torch.OutOfMemoryError) or any(text in said for text in NO_MEMORY)
+    message = str(failure) if isinstance(failure, RuntimeError) else ""
+    return isinstance(failure, torch.OutOfMemoryError) or any(text in message for text in NO_MEMORY)
 
 
 def first_line(failure: Exception) -> str:

@@ -42,41 +42,41 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return as_locked(host, name)
 
     def at(place: Device) -> list[Finding]:
-        said = library(place, host.environ, again)
-        return [said] if said else judge(place, measure(place, is_double=is_double), again("bitsandbytes"))
+        message = library(place, host.environ, again)
+        return [message] if message else judge(place, measure(place, is_double=is_double), again("bitsandbytes"))
 
     return at_each(host, facts, plan, at)
 
 
-def library(place: Device, environ: Mapping[str, str], again: Callable[[str], str]) -> Finding | None:
+def library(place: Device, environ: Mapping[str, str], remedy: Callable[[str], str]) -> Finding | None:
     """What is wrong with the compiled library of bitsandbytes, or None."""
     try:
         from bitsandbytes.cextension import lib
     except (ImportError, OSError, RuntimeError) as failure:
-        return judge_library(str(failure), environ, is_gpu=place.is_gpu, again=again)
-    said = vars(lib).get("error_msg")
-    if said is None and (not place.is_gpu or lib.compiled_with_cuda):
+        return judge_library(str(failure), environ, is_gpu=place.is_gpu, again=remedy)
+    message = vars(lib).get("error_msg")
+    if message is None and (not place.is_gpu or lib.compiled_with_cuda):
         return None
-    return judge_library(said or "compiled without GPU support", environ, is_gpu=place.is_gpu, again=again)
+    return judge_library(message or "compiled without GPU support", environ, is_gpu=place.is_gpu, again=remedy)
 
 
-def judge_library(said: str, environ: Mapping[str, str], *, is_gpu: bool, again: Callable[[str], str]) -> Finding:
+def judge_library(message: str, environ: Mapping[str, str], *, is_gpu: bool, again: Callable[[str], str]) -> Finding:
     """The finding for what bitsandbytes says of its library, which it only loads when it is first needed.
 
     `again` gives the command that reinstalls a package.
     """
-    if not is_gpu and "can run without native library" in said:
+    if not is_gpu and "can run without native library" in message:
         what = "the compiled library of bitsandbytes does not load: 4-bit layers are slower on this CPU"
         return warning(what, remedy=again("bitsandbytes"))
     if is_gpu and OVERRIDE in environ:
         what = f"bitsandbytes looks for the CUDA {environ[OVERRIDE]} library that {OVERRIDE} names, and cannot use it"
         return error(what, remedy=f"unset {OVERRIDE}")
-    missing = re.search(r"(lib\w+)\.so\.(\d+)[\d.]*: cannot open shared object file", said)
+    missing = re.search(r"(lib\w+)\.so\.(\d+)[\d.]*: cannot open shared object file", message)
     if missing and missing[1] in WHEELS:
         what = f"bitsandbytes cannot load its CUDA library: {missing[0].split(':')[0]} is missing"
         wheel = WHEELS[missing[1]] + "-cu12" * (missing[2] == "12")
         return error(what, remedy=again(wheel))
-    line = next((line.strip() for line in said.splitlines() if line.strip()), "no reason given")
+    line = next((line.strip() for line in message.splitlines() if line.strip()), "no reason given")
     return error(
         f"bitsandbytes cannot use this {'gpu' if is_gpu else 'CPU'}: {line[:160]}", remedy=again("bitsandbytes")
     )
@@ -89,20 +89,20 @@ def measure(place: Device, *, is_double: bool) -> dict[str, float]:
         raw = place.random(rows, columns, seed=seed)
         weights = nf4.clear_of_ties(raw.float().cpu()).to(raw)
         layer = linear(weights, place, is_double=is_double)  # first: with it, what a run fixes is fixed
-        found, scales = table(weights)
-        seen = {"table": found}
+        values, scales = table(weights)
+        figures = {"table": values}
         if is_double:
-            seen["scales"], scales = double(weights)
-        expected = as_stored(layer) if found > TABLE_TOLERANCE else nf4.rebuilt(weights, scales)
+            figures["scales"], scales = double(weights)
+        expected = as_stored(layer) if values > TABLE_TOLERANCE else nf4.rebuilt(weights, scales)
         for tokens in TOKENS:
-            seen["forward"], seen["backward"] = products(layer, expected, place, tokens)
-            worst = {name: highest(worst[name], seen.get(name, 0.0)) for name in worst}
+            figures["forward"], figures["backward"] = products(layer, expected, place, tokens)
+            worst = {name: highest(worst[name], figures.get(name, 0.0)) for name in worst}
     return worst
 
 
-def highest(one: float, other: float) -> float:
+def highest(first: float, second: float) -> float:
     """The larger; inf where either is not a number."""
-    return math.inf if math.isnan(one + other) else max(one, other)
+    return math.inf if math.isnan(first + second) else max(first, second)
 
 
 def table(weights: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -112,9 +112,9 @@ def table(weights: torch.Tensor) -> tuple[float, torch.Tensor]:
     packed, state = functional.quantize_4bit(
         weights.float(), blocksize=nf4.BLOCK, compress_statistics=False, quant_type="nf4"
     )
-    found = nf4.blocks(functional.dequantize_4bit(packed, state))
+    blocks = nf4.blocks(functional.dequantize_4bit(packed, state))
     scales = nf4.absmax(weights)
-    return float(((found - nf4.blocks(nf4.rebuilt(weights))) / scales).abs().max()), scales
+    return float(((blocks - nf4.blocks(nf4.rebuilt(weights))) / scales).abs().max()), scales
 
 
 def double(weights: torch.Tensor) -> tuple[float, torch.Tensor]:
@@ -124,9 +124,9 @@ def double(weights: torch.Tensor) -> tuple[float, torch.Tensor]:
     packed, state = functional.quantize_4bit(
         weights.float(), blocksize=nf4.BLOCK, compress_statistics=True, quant_type="nf4"
     )
-    found = nf4.blocks(functional.dequantize_4bit(packed, state)).abs().amax(dim=1, keepdim=True)
+    largest = nf4.blocks(functional.dequantize_4bit(packed, state)).abs().amax(dim=1, keepdim=True)
     exact = nf4.absmax(weights)
-    return float((found - exact).abs().max() / (exact - exact.mean()).abs().max()), found
+    return float((largest - exact).abs().max() / (exact - exact.mean()).abs().max()), largest
 
 
 def linear(weights: torch.Tensor, place: Device, *, is_double: bool) -> Any:
@@ -168,10 +168,10 @@ def products(layer: Any, expected: torch.Tensor, place: Device, tokens: int) -> 
     place.finish()
     exact_x, exact_gradient = x.detach().cpu().double(), gradient.cpu().double()
 
-    def error_of(found: Any, factor: torch.Tensor, equation: str) -> float:
+    def error_of(values: Any, factor: torch.Tensor, equation: str) -> float:
         exact = torch.einsum(equation, factor, expected)
         size = torch.einsum(equation, factor.abs(), expected.abs())
-        return float(((found.detach().cpu().double() - exact).abs() / size).max()) / place.unit
+        return float(((values.detach().cpu().double() - exact).abs() / size).max()) / place.unit
 
     return error_of(y, exact_x, "tk,nk->tn"), error_of(x.grad, exact_gradient, "tn,nk->tk")
 
@@ -190,9 +190,9 @@ def judge(place: Device, worst: Mapping[str, float], again: str) -> list[Finding
         "the product with a 4-bit layer is wrong": worst["forward"] > place.roundings,
         "the gradient through a 4-bit layer is wrong": worst["backward"] > place.roundings,
     }
-    found = [error(f"{what}, on {place}", remedy=again, **figures) for what, is_wrong in faults.items() if is_wrong]
-    if found:
-        return found
+    findings = [error(f"{what}, on {place}", remedy=again, **figures) for what, is_wrong in faults.items() if is_wrong]
+    if findings:
+        return findings
     return [ok(f"NF4 table, product and gradient of a 4-bit layer match float64 on {place}", **figures)]
 
 

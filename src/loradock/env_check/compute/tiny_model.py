@@ -94,7 +94,7 @@ def is_inner(name: str, weight: torch.Tensor) -> bool:
     return weight.dim() == 2 and "embed" not in name and "lm_head" not in name
 
 
-def adapted(folder: Path, asked: ModelConfig, place: Device) -> Any:
+def adapted(folder: Path, model_config: ModelConfig, place: Device) -> Any:
     """The model of the folder as a run loads it, with adapters in float32, the same ones whatever the storage."""
     import torch
     from transformers import AutoModelForCausalLM
@@ -104,7 +104,7 @@ def adapted(folder: Path, asked: ModelConfig, place: Device) -> Any:
 
     model = AutoModelForCausalLM.from_pretrained(
         folder,
-        quantization_config=quantization(asked, place.torch_dtype),
+        quantization_config=quantization(model_config, place.torch_dtype),
         dtype=place.torch_dtype,
         device_map={"": place.device},
         attn_implementation="eager",
@@ -127,8 +127,8 @@ def with_adapters(model: Any, dtype: torch.dtype) -> Any:
     adapted = get_peft_model(model, settings)
     draw = torch.Generator().manual_seed(9)
     for parameter in adapters(adapted):
-        made = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5 / 2
-        parameter.data = made.to(device=parameter.device, dtype=dtype)
+        matrix = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5 / 2
+        parameter.data = matrix.to(device=parameter.device, dtype=dtype)
     return adapted
 
 
@@ -143,8 +143,8 @@ def twin(shape: AttentionShape, weights: dict[str, torch.Tensor], case: Case, *,
     from transformers import AttentionInterface, AttentionMaskInterface, AutoModelForCausalLM
 
     def exact(module: Any, query: Any, key: Any, value: Any, mask: Any, **settings: Any) -> Any:
-        seen = replace(case, window=settings.get("sliding_window")).allowed()
-        return attend(query, key, value, seen, softcap=shape.softcap).transpose(1, 2).contiguous(), None
+        visible = replace(case, window=settings.get("sliding_window")).allowed()
+        return attend(query, key, value, visible, softcap=shape.softcap).transpose(1, 2).contiguous(), None
 
     AttentionInterface.register(EXACT, exact)
     AttentionMaskInterface.register(EXACT, lambda *_, **__: None)
@@ -167,13 +167,13 @@ def batch(case: Case, device: str) -> dict[str, torch.Tensor]:
     for row, first, length in case.documents:
         positions[row, first : first + length] = torch.arange(length)
         labels[row, first] = -100
-    return {name: each.to(device) for name, each in (("ids", ids), ("positions", positions), ("labels", labels))}
+    return {name: entry.to(device) for name, entry in (("ids", ids), ("positions", positions), ("labels", labels))}
 
 
-def loss_of(model: Any, given: dict[str, torch.Tensor]) -> torch.Tensor:
+def loss_of(model: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:
     """Mean cross-entropy of the next token over the labels."""
     import torch
 
-    logits = model(input_ids=given["ids"], position_ids=given["positions"], use_cache=False).logits
+    logits = model(input_ids=tensors["ids"], position_ids=tensors["positions"], use_cache=False).logits
     wide = logits if logits.dtype == torch.float64 else logits.float()
-    return torch.nn.functional.cross_entropy(wide[:, :-1].flatten(0, 1), given["labels"][:, 1:].flatten())
+    return torch.nn.functional.cross_entropy(wide[:, :-1].flatten(0, 1), tensors["labels"][:, 1:].flatten())

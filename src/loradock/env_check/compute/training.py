@@ -51,12 +51,14 @@ class Target:
 class Bench:
     """The tiny model in one storage, and its targets; each is made when it is first needed."""
 
-    def __init__(self, asked: ModelConfig, *, shape: AttentionShape, place: Device, folder: Path, weights: Any) -> None:
+    def __init__(
+        self, model_config: ModelConfig, *, shape: AttentionShape, place: Device, folder: Path, weights: Any
+    ) -> None:
         self.place = place
         self.shape = shape
         self._weights = weights
-        self._is_nf4 = asked.storage.is_dequantised
-        self._model = tiny_model.adapted(folder, asked, place)
+        self._is_nf4 = model_config.storage.is_dequantised
+        self._model = tiny_model.adapted(folder, model_config, place)
         self._start = [adapter.detach().clone() for adapter in tiny_model.adapters(self._model)]
         self._targets: dict[str, Target] = {}
 
@@ -81,18 +83,18 @@ class Bench:
         for adapter, start in zip(adapters, self._start, strict=True):
             adapter.data.copy_(start)
         optimiser = torch.optim.AdamW(adapters, lr=RATE)
-        given = tiny_model.batch(case, self.place.device)
+        tensors = tiny_model.batch(case, self.place.device)
         losses: list[float] = []
         gradient = None
         for _ in range(STEPS):
-            losses.append(self._step(way, given, adapters))
+            losses.append(self._step(way, tensors, adapters))
             if gradient is None:
                 gradient = torch.cat([adapter.grad.flatten() for adapter in adapters]).cpu().double()
             optimiser.step()
         self.place.finish()
         return fault(losses, gradient, self.target(case), self.place.dtype)
 
-    def _step(self, way: Way, given: Mapping[str, torch.Tensor], adapters: Sequence[Any]) -> float:
+    def _step(self, way: Way, tensors: Mapping[str, torch.Tensor], adapters: Sequence[Any]) -> float:
         """Loss and gradients of one step."""
         import torch
 
@@ -100,7 +102,7 @@ class Bench:
         kind = "cuda" if self.place.is_gpu else "cpu"
         is_mixed = self.place.dtype != "float32"
         with only(way.backend), torch.autocast(kind, dtype=self.place.torch_dtype, enabled=is_mixed):
-            loss = tiny_model.loss_of(self._model, dict(given))
+            loss = tiny_model.loss_of(self._model, dict(tensors))
         self._model.zero_grad()
         (loss * scale).backward()
         for adapter in adapters:
@@ -111,7 +113,7 @@ class Bench:
 def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) -> str:
     """What is wrong with three steps, "" where nothing is."""
     off = float((gradient - target.gradient).norm() / target.gradient.norm())
-    if not all(math.isfinite(each) for each in (*losses, off)):
+    if not all(math.isfinite(value) for value in (*losses, off)):
         return "the loss or its gradient is not finite"
     if abs(losses[0] / target.loss - 1) > LOSS_TOLERANCE[dtype]:
         return "the first loss differs from float64"
@@ -122,8 +124,8 @@ def fault(losses: Sequence[float], gradient: Any, target: Target, dtype: str) ->
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """At the run's first place: what depends on the GPU alone was seen on each by the checks before."""
-    again = as_locked(host, "torch", "transformers", "peft")
-    return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=again), is_first_alone=True)
+    remedy = as_locked(host, "torch", "transformers", "peft")
+    return at_each(host, facts, plan, lambda place: _at(place, facts, plan, again=remedy), is_first_alone=True)
 
 
 def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Finding]:
@@ -132,25 +134,25 @@ def _at(place: Device, facts: Facts, plan: Intent, *, again: str) -> list[Findin
     from loradock.config.sections.model import ModelConfig
 
     logging.disable_progress_bar()
-    asked = plan.config.model if plan.config else ModelConfig()
+    model_config = plan.config.model if plan.config else ModelConfig()
     with tempfile.TemporaryDirectory() as folder:
         weights = tiny_model.make(plan.attention, Path(folder), place)
 
         def bench(storage: ModelConfig) -> Bench:
             return Bench(storage, shape=plan.attention, place=place, folder=Path(folder), weights=weights)
 
-        stored = bench(asked)
-        seen = {way.name: (way, attempt(stored, way)) for way in ways(place, facts, plan.attention)}
-        whole: Bench | None = None
+        stored = bench(model_config)
+        outcomes = {way.name: (way, attempt(stored, way)) for way in ways(place, facts, plan.attention)}
+        unquantised: Bench | None = None
         trials: dict[str, Trial] = {}
-        for name, (way, wrong) in seen.items():
+        for name, (way, wrong) in outcomes.items():
             in_whole = ""
-            if wrong and asked.storage.is_quantised:
-                whole = whole or bench(asked.model_copy(update={"quantization": "none"}))
-                in_whole = attempt(whole, way) or ""
+            if wrong and model_config.storage.is_quantised:
+                unquantised = unquantised or bench(model_config.model_copy(update={"quantization": "none"}))
+                in_whole = attempt(unquantised, way) or ""
             trials[name] = Trial(setting=way.setting, wrong=wrong or "", whole=in_whole, cannot=wrong is None)
-    chosen = wanted(facts, plan, place)
-    return judge(trials, storage=asked.quantization, place=str(place), wanted=chosen, again=again)
+    setting = wanted(facts, plan, place)
+    return judge(trials, storage=model_config.quantization, place=str(place), wanted=setting, again=again)
 
 
 def ways(place: Device, facts: Facts, shape: AttentionShape) -> list[Way]:

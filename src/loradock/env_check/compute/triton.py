@@ -49,7 +49,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             return [say(fault[0], remedy=fault[1])]
         if plan.uses_gpu(facts):
             return at_each(host, facts, plan, lambda place: _run_at(place, say, as_locked(host, "triton")))
-    return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{each}' for each in ARCHITECTURES)}")]
+    return [ok(f"triton {triton.__version__} compiles for {', '.join(f'sm{arch}' for arch in ARCHITECTURES)}")]
 
 
 def is_used(facts: Facts, plan: Intent) -> bool:
@@ -63,7 +63,7 @@ def is_used(facts: Facts, plan: Intent) -> bool:
 
 def nearest(folder: Path) -> Path:
     """The folder itself, or the closest one above it that exists: where Triton would make it."""
-    return next(each for each in (folder, *folder.parents) if each.is_dir())
+    return next(parent for parent in (folder, *folder.parents) if parent.is_dir())
 
 
 def failure_of(act: Callable[[], None], cache: Path, host: Host) -> tuple[str, str] | None:
@@ -75,7 +75,7 @@ def failure_of(act: Callable[[], None], cache: Path, host: Host) -> tuple[str, s
     return None
 
 
-def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: str) -> tuple[str, str]:
+def explain(failure: Exception, cache: Path, environ: Mapping[str, str], remedy: str) -> tuple[str, str]:
     """(what, remedy) of a failed compilation; `again` is the command that reinstalls Triton."""
     text = str(failure)
     if isinstance(failure, OSError) and failure.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -84,16 +84,16 @@ def explain(failure: Exception, cache: Path, environ: Mapping[str, str], again: 
         what = f"Triton's cache {cache} is on a noexec mount, so its kernels cannot be started"
         return what, "export TRITON_CACHE_DIR=/tmp/triton"
     if isinstance(failure, OSError) and str(failure.filename or "").endswith("ptxas"):
-        return f"Triton's assembler ptxas cannot be run: {failure.strerror}", again
-    if (named := environ.get("CC")) and isinstance(failure, (OSError, subprocess.CalledProcessError)):
-        return f"the C compiler that CC names does not work: {named}", "unset CC"
+        return f"Triton's assembler ptxas cannot be run: {failure.strerror}", remedy
+    if (compiler := environ.get("CC")) and isinstance(failure, (OSError, subprocess.CalledProcessError)):
+        return f"the C compiler that CC names does not work: {compiler}", "unset CC"
     if "C compiler" in text or isinstance(failure, FileNotFoundError):
         return "no C compiler: Triton builds a module with it to start a kernel", "apt-get install -y gcc libc6-dev"
     if isinstance(failure, subprocess.CalledProcessError):
         what = "the C compiler cannot build a Python module: headers are missing"
         return what, "apt-get install -y libc6-dev python3-dev"
     line = next((line.strip() for line in text.splitlines() if line.strip()), type(failure).__name__)
-    return f"Triton cannot compile a kernel: {line[:160]}", again
+    return f"Triton cannot compile a kernel: {line[:160]}", remedy
 
 
 def start_module(folder: str) -> None:
@@ -105,11 +105,11 @@ def start_module(folder: str) -> None:
     source = Path(folder) / "loradock_probe.c"
     source.write_text(MODULE, encoding="utf-8")
     built = _build("loradock_probe", str(source), folder, [], [], [], [])
-    found = importlib.util.spec_from_file_location("loradock_probe", built)
-    if found is None or found.loader is None:
+    spec = importlib.util.spec_from_file_location("loradock_probe", built)
+    if spec is None or spec.loader is None:
         raise ImportError(f"{built} is not a module")
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
     if module.answer() != 42:
         raise RuntimeError("the compiled module gives a wrong answer")
 
@@ -132,12 +132,12 @@ def compile_ahead() -> None:
     }
     for architecture in ARCHITECTURES:
         for kernel, settings in ((triton_kernels.scale_and_add, vector), (triton_kernels.square_product, product)):
-            made: Any = triton.compile(ASTSource(fn=kernel, **settings), target=GPUTarget("cuda", architecture, 32))
-            if not made.asm["cubin"]:
+            compiled: Any = triton.compile(ASTSource(fn=kernel, **settings), target=GPUTarget("cuda", architecture, 32))
+            if not compiled.asm["cubin"]:
                 raise RuntimeError(f"nothing was compiled for sm{architecture}")
 
 
-def _run_at(place: Device, say: Callable[..., Finding], again: str) -> list[Finding]:
+def _run_at(place: Device, say: Callable[..., Finding], remedy: str) -> list[Finding]:
     """Run both kernels on the GPU and compare; `say` makes what is wrong a finding, `again` reinstalls Triton."""
     import torch
 
@@ -158,7 +158,7 @@ def _run_at(place: Device, say: Callable[..., Finding], again: str) -> list[Find
     )
     if not is_right:
         what = f"Triton's kernels compute wrong results on {place.device}"
-        return [say(what, remedy=again)]
+        return [say(what, remedy=remedy)]
     return [ok(f"a vector and a matrix kernel, compiled here, give right results on {place.device}")]
 
 

@@ -40,17 +40,17 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
     """
     is_quantised = storages.of(storage).is_quantised
     tried = {name: trial for name, trial in trials.items() if not trial.cannot}
-    chosen = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
-    passed_over = {name: trial for name, trial in tried.items() if trial.raises and trial.setting in chosen}
+    good_settings = {name for name, trial in tried.items() if name == trial.setting and not trial.wrong}
+    passed_over = {name: trial for name, trial in tried.items() if trial.raises and trial.setting in good_settings}
     if passed_over:
-        rest = judge(
-            {name: each for name, each in tried.items() if name not in passed_over},
+        remaining = judge(
+            {name: trial for name, trial in tried.items() if name not in passed_over},
             storage=storage,
             place=place,
             wanted=wanted,
             again=again,
         )
-        return [*rest, *(_passed_over(*each, place=place) for each in _together(passed_over))]
+        return [*remaining, *(_passed_over(*name, place=place) for name in _together(passed_over))]
     wrong = {name: trial for name, trial in tried.items() if trial.wrong}
     if not tried:
         return [error(f"no attention can train this model on {place}", remedy=train_with("model.attention=eager"))]
@@ -63,10 +63,10 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
         what = f"training is wrong on {place}, with every attention and without quantisation too: {fault}"
         return [error(what, remedy=again)]
     good = [trial.setting for trial in tried.values() if not trial.wrong and trial.setting]
-    other = next((each for each in good if each not in {trial.setting for trial in wrong.values()}), None)
-    remedy = train_with(f"model.attention={other}") if other else again
+    alternative = next((name for name in good if name not in {trial.setting for trial in wrong.values()}), None)
+    remedy = train_with(f"model.attention={alternative}") if alternative else again
     where = f"with and without {storage}" if is_quantised else "without quantisation"
-    found = [
+    findings = [
         _by_use(f"{names} attention is wrong on {place}, {where}: {fault}", setting, wanted, remedy)
         for names, setting, fault in _together(of_attention)
     ]
@@ -76,11 +76,11 @@ def judge(trials: Mapping[str, Trial], *, storage: str, place: str, wanted: str,
         what = (
             f"quantisation is wrong on {place}: training in {storage} fails, without quantisation it is right: {fault}"
         )
-        return [*found, error(what, remedy=train_with("model.quantization=none"))]
+        return [*findings, error(what, remedy=train_with("model.quantization=none"))]
     for names, setting, fault in _together({name: trial for name, trial in sound.items() if trial.wrong}):
         what = f"{names} attention and {storage} together are wrong on {place}, each alone is right: {fault}"
-        found.append(_by_use(what, setting, wanted, remedy))
-    return found
+        findings.append(_by_use(what, setting, wanted, remedy))
+    return findings
 
 
 def _passed_over(names: str, setting: str | None, fault: str, *, place: str) -> Finding:
@@ -95,7 +95,7 @@ def _together(trials: Mapping[str, Trial]) -> list[tuple[str, str | None, str]]:
     return [(", ".join(names), setting, fault) for (setting, fault), names in groups.items()]
 
 
-def _by_use(what: str, setting: str | None, wanted: str, remedy: str) -> Finding:
-    if setting == wanted:
+def _by_use(what: str, setting: str | None, chosen_setting: str, remedy: str) -> Finding:
+    if setting == chosen_setting:
         return error(what, remedy=remedy)
-    return warning(f"{what}; a run here uses {wanted}", remedy=train_with(f"model.attention={wanted}"))
+    return warning(f"{what}; a run here uses {chosen_setting}", remedy=train_with(f"model.attention={chosen_setting}"))

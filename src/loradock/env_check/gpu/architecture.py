@@ -11,8 +11,8 @@ from loradock.machine import Host
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Compare each GPU's compute capability with what the wheel holds."""
     needed = runtime()
-    chosen = (host.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(facts.gpus))))).split(",")
-    fit = [name.strip() for name, gpu in zip(chosen, facts.gpus, strict=False) if needed.serves(gpu.capability)]
+    visible = (host.environ.get("CUDA_VISIBLE_DEVICES") or ",".join(map(str, range(len(facts.gpus))))).split(",")
+    fit = [name.strip() for name, gpu in zip(visible, facts.gpus, strict=False) if needed.serves(gpu.capability)]
     remedy = f"export CUDA_VISIBLE_DEVICES={','.join(fit)}" if fit else "loradock train --set device=cpu ..."
     wrong = [_unserved(gpu, needed, remedy) for gpu in dict.fromkeys(facts.gpus) if not needed.serves(gpu.capability)]
     served = ", ".join(dict.fromkeys(_dotted(gpu.capability) for gpu in facts.gpus))

@@ -21,7 +21,9 @@ def judge(gpu: GpuState) -> Finding | None:
         "memory": (gpu.memory_application_mhz, gpu.memory_default_mhz),
     }
     lowered = [
-        f"{name} {now} of {default} MHz" for name, (now, default) in pairs.items() if now and default and now < default
+        f"{name} {current} of {default} MHz"
+        for name, (current, default) in pairs.items()
+        if current and default and current < default
     ]
     if not lowered:
         return None

@@ -19,9 +19,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         for name, count in (("corrected", gpu.corrected_volatile), ("uncorrected_ever", gpu.uncorrected_aggregate))
         if count
     }
-    found = [finding for gpu in gpus if (finding := judge(gpu, gpus))]
+    findings = [finding for gpu in gpus if (finding := judge(gpu, gpus))]
     with_ecc = sum(bool(gpu.is_ecc) for gpu in gpus)
-    return on_host(found, facts) or [
+    return on_host(findings, facts) or [
         ok(f"no uncorrected memory error; {with_ecc} of {len(gpus)} GPUs have ECC on", **measured)
     ]
 
@@ -30,10 +30,12 @@ def judge(gpu: GpuState, gpus: tuple[GpuState, ...]) -> Finding | None:
     """The worst of what the counters say: a row that cannot be replaced, lost data, a replacement that waits."""
     reset = f"sudo nvidia-smi --gpu-reset -i {gpu.index}"
     if gpu.has_remap_failed:
-        rest = ",".join(str(other.index) for other in gpus if not other.has_remap_failed)
+        alternatives = ",".join(str(candidate.index) for candidate in gpus if not candidate.has_remap_failed)
         return error(
             f"{gpu.label} could not replace a faulty row of its memory: it must be replaced",
-            remedy=f"export CUDA_VISIBLE_DEVICES={rest}" if rest else "loradock train --set device=cpu ...",
+            remedy=f"export CUDA_VISIBLE_DEVICES={alternatives}"
+            if alternatives
+            else "loradock train --set device=cpu ...",
             ends=GpuSuspect,
         )
     if gpu.uncorrected_volatile:

@@ -20,16 +20,16 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 def judge(gpu: GpuState, facts: Facts) -> Finding | None:
     """By the sum of the processes where they are reported, else (in a container they are not) by what is in use."""
-    told = [process.used_bytes for process in gpu.processes if process.used_bytes]
-    held = max(sum(told), gpu.used_bytes or 0)
-    if not gpu.memory_bytes or not is_noticeable(held, gpu.memory_bytes) or gpu.mig_instances:
+    sizes = [process.used_bytes for process in gpu.processes if process.used_bytes]
+    occupied_bytes = max(sum(sizes), gpu.used_bytes or 0)
+    if not gpu.memory_bytes or not is_noticeable(occupied_bytes, gpu.memory_bytes) or gpu.mig_instances:
         return None
-    share = next((step for step in STEPS if held > step / 100 * gpu.memory_bytes), STEPS[-1])
+    share = next((step for step in STEPS if occupied_bytes > step / 100 * gpu.memory_bytes), STEPS[-1])
     return warning(
         f"other processes hold more than {share} % of the memory of {gpu.label}",
         # Without root, and from within a container, it does not name those of others.
         remedy=f"sudo nvidia-smi -i {gpu.index}" if facts.in_container else f"nvidia-smi -i {gpu.index}",
-        held_gib=round(held / 2**30, 2),
+        held_gib=round(occupied_bytes / 2**30, 2),
         processes=len(gpu.processes),
     )
 

@@ -27,8 +27,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     silent = [gpu for gpu in states if gpu.failure and gpu.is_permitted]
     if any(gpu.is_visible for gpu in silent):
         return on_host([_silent(gpu) for gpu in silent if gpu.is_visible], facts)
-    seen = _there(facts, states) if facts.has_gpu else missing(facts, host.driver(), states, host.environ, plan)
-    return on_host([seen, *map(_hidden, silent)], facts)
+    findings = _there(facts, states) if facts.has_gpu else missing(facts, host.driver(), states, host.environ, plan)
+    return on_host([findings, *map(_hidden, silent)], facts)
 
 
 def _there(facts: Facts, states: tuple[GpuState, ...]) -> Finding:
@@ -65,9 +65,9 @@ def missing(
         return _denied(facts, states, plan)
     if driver.is_installed and not (facts.in_container and not driver.nodes):
         return _broken(facts, driver)
-    wanted, injected = environ.get(VISIBLE), environ.get(INJECTED, "")
-    if wanted is not None and wanted not in HIDDEN:
-        return error(f"{VISIBLE} is {wanted!r}, and this machine shows no GPU", remedy=f"unset {VISIBLE}")
+    visible, injected = environ.get(VISIBLE), environ.get(INJECTED, "")
+    if visible is not None and visible not in HIDDEN:
+        return error(f"{VISIBLE} is {visible!r}, and this machine shows no GPU", remedy=f"unset {VISIBLE}")
     if facts.in_container and injected not in ("", "void", "none"):
         return _not_injected(injected, plan)
     if plan.wants_gpu:
@@ -81,51 +81,51 @@ def missing(
     return ok("no GPU, a run trains on the CPU")
 
 
-def _out_of_reach(states: tuple[GpuState, ...], wanted: str | None, plan: Intent) -> Finding:
+def _out_of_reach(states: tuple[GpuState, ...], visible: str | None, plan: Intent) -> Finding:
     """NVML shows GPUs, CUDA would see none of them."""
-    there = counted(len(states), "GPU")
-    entries = [entry.strip() for entry in (wanted or "").split(",")]
+    present = counted(len(states), "GPU")
+    entries = [entry.strip() for entry in (visible or "").split(",")]
     if len(set(entries)) < len(entries):
-        what = f"{VISIBLE} is {wanted!r}, which names a GPU twice: CUDA then shows none of {there}"
+        what = f"{VISIBLE} is {visible!r}, which names a GPU twice: CUDA then shows none of {present}"
         return error(what, remedy=f"export {VISIBLE}={','.join(dict.fromkeys(filter(None, entries)))}")
-    if wanted is not None and not any(gpu.is_visible for gpu in states):
-        if wanted in HIDDEN and not plan.wants_gpu:
-            return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
-        return error(f"{VISIBLE} is {wanted!r}, which leaves none of {there}", remedy=f"unset {VISIBLE}")
+    if visible is not None and not any(gpu.is_visible for gpu in states):
+        if visible in HIDDEN and not plan.wants_gpu:
+            return ok(f"{present}, none of them assigned to this process: a run trains on the CPU")
+        return error(f"{VISIBLE} is {visible!r}, which leaves none of {present}", remedy=f"unset {VISIBLE}")
     divided = [gpu for gpu in states if gpu.is_mig and not gpu.mig_instances]
     if divided:
         return error(
             f"{divided[0].label} is in MIG mode without an instance, so CUDA sees no GPU",
             remedy=f"sudo nvidia-smi -i {divided[0].index} -mig 0",
         )
-    return error(f"NVML shows {there} without saying what they are", remedy="sudo reboot")
+    return error(f"NVML shows {present} without saying what they are", remedy="sudo reboot")
 
 
 def _denied(facts: Facts, states: tuple[GpuState, ...], plan: Intent) -> Finding:
     """A cgroup keeps every GPU for others, as a scheduler has it for a job that asked for none."""
-    there = counted(len(states), "GPU")
+    present = counted(len(states), "GPU")
     if plan.wants_gpu:
-        what = f"the configuration asks for a GPU, and none of {there} is assigned to this process"
+        what = f"the configuration asks for a GPU, and none of {present} is assigned to this process"
         return error(what, remedy=RUN if facts.in_container else "srun --gpus 1 loradock train ...")
-    return ok(f"{there}, none of them assigned to this process: a run trains on the CPU")
+    return ok(f"{present}, none of them assigned to this process: a run trains on the CPU")
 
 
 def _broken(facts: Facts, driver: DriverState) -> Finding:
     """The driver is installed, and NVML does not work: say which of the known causes it is."""
     failure = driver.nvml_failure or "NVML shows no GPU"
-    said = failure.lower()
-    if "mismatch" in said:
+    message = failure.lower()
+    if "mismatch" in message:
         versions = f"the kernel module is {driver.module}, the library {driver.nvml_library or 'another version'}"
         return error(f"driver and library do not match: {versions}", remedy="sudo reboot")
-    if "not found" in said and "library" in said:
+    if "not found" in message and "library" in message:
         what = "the NVIDIA driver is loaded, its library libnvidia-ml.so.1 is not found"
         return error(what, remedy=RUN if facts.in_container else "sudo ldconfig && ldconfig -p | grep libnvidia-ml")
-    if "unknown error" in said and facts.in_container:
+    if "unknown error" in message and facts.in_container:
         return error(
             "this container lost its access to the GPUs (NVML: Unknown Error), as after systemctl daemon-reload",
             remedy="docker restart CONTAINER",
         )
-    remedy = "sudo chmod a+rw /dev/nvidia*" if "permission" in said else "sudo modprobe nvidia && nvidia-smi"
+    remedy = "sudo chmod a+rw /dev/nvidia*" if "permission" in message else "sudo modprobe nvidia && nvidia-smi"
     return error(f"the NVIDIA driver is installed, but shows no GPU: {failure}", remedy=remedy)
 
 

@@ -16,9 +16,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     gpus, has_switch = used_gpus(host), host.exists(SWITCH)
     is_virtual = " hypervisor" in (host.read_text("/proc/cpuinfo") or "")
     judged = (judge(gpu, gpus, is_virtual=is_virtual, has_switch=has_switch) for gpu in gpus)
-    found = on_host([finding for finding in judged if finding], facts)
+    findings = on_host([finding for finding in judged if finding], facts)
     up = sorted({sum(gpu.nvlinks) for gpu in gpus}, reverse=True)
-    return found or [ok(f"{up[0]} NVLinks up" if up and up[0] else "no NVLink in use")]
+    return findings or [ok(f"{up[0]} NVLinks up" if up and up[0] else "no NVLink in use")]
 
 
 def judge(gpu: GpuState, gpus: tuple[GpuState, ...], *, is_virtual: bool, has_switch: bool) -> Finding | None:
@@ -29,8 +29,8 @@ def judge(gpu: GpuState, gpus: tuple[GpuState, ...], *, is_virtual: bool, has_sw
     """
     if is_virtual and not has_switch:
         return None
-    sisters = [other for other in gpus if other.name == gpu.name and len(other.nvlinks) == len(gpu.nvlinks)]
-    most = max((sum(other.nvlinks) for other in sisters), default=0)
+    sisters = [peer for peer in gpus if peer.name == gpu.name and len(peer.nvlinks) == len(gpu.nvlinks)]
+    most = max((sum(peer.nvlinks) for peer in sisters), default=0)
     if len(gpus) > 1 and most and "SXM" in (gpu.name or "") and not is_virtual:
         most = len(gpu.nvlinks)
     if sum(gpu.nvlinks) >= most:

@@ -25,11 +25,11 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     gpus = used_gpus(host)
     if any(cause(gpu) for gpu in gpus):
         time.sleep(PAUSE_SECONDS)
-        again = {gpu.index: gpu for gpu in used_gpus(host, afresh=True)}
-        gpus = tuple(again.get(gpu.index, gpu) if cause(gpu) else gpu for gpu in gpus)
-    found = [finding for gpu in gpus if (finding := judge(gpu))]
+        current = {gpu.index: gpu for gpu in used_gpus(host, afresh=True)}
+        gpus = tuple(current.get(gpu.index, gpu) if cause(gpu) else gpu for gpu in gpus)
+    findings = [finding for gpu in gpus if (finding := judge(gpu))]
     hottest = max((gpu.temperature_celsius or 0 for gpu in gpus), default=0)
-    return found or [ok("no throttling", hottest_celsius=hottest)]
+    return findings or [ok("no throttling", hottest_celsius=hottest)]
 
 
 def cause(gpu: GpuState) -> str | None:

@@ -16,7 +16,7 @@ VISIBLE, ORDER = "CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER"
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """What was chosen against what is left of it, then processes against GPUs."""
-    found = [
+    findings = [
         finding
         for finding in (
             cut_short(host.environ.get(VISIBLE), len(facts.gpus)),
@@ -25,17 +25,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         )
         if finding
     ]
-    return found or [ok(f"{counted(len(used_gpus(host)) or len(facts.gpus), 'GPU')} for this process")]
+    return findings or [ok(f"{counted(len(used_gpus(host)) or len(facts.gpus), 'GPU')} for this process")]
 
 
-def cut_short(wanted: str | None, left: int) -> Finding | None:
+def cut_short(visible: str | None, count: int) -> Finding | None:
     """CUDA stops at the first entry that names no GPU, without a word."""
-    entries = [] if wanted is None else [entry.strip() for entry in wanted.split(",")]
-    if len(entries) <= left or any(entry.startswith("MIG-") for entry in entries):
+    entries = [] if visible is None else [entry.strip() for entry in visible.split(",")]
+    if len(entries) <= count or any(entry.startswith("MIG-") for entry in entries):
         return None
     return warning(
-        f"{VISIBLE} is {wanted!r}: entry {entries[left]!r} names no GPU, which leaves {left} of {len(entries)}",
-        remedy=f"export {VISIBLE}={','.join(entries[:left])}",
+        f"{VISIBLE} is {visible!r}: entry {entries[count]!r} names no GPU, which leaves {count} of {len(entries)}",
+        remedy=f"export {VISIBLE}={','.join(entries[:count])}",
     )
 
 

@@ -21,14 +21,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     if lines is None:
         return [ok("the kernel's log is not readable here")]
     gpus = used_gpus(host)
-    found = [finding for gpu in gpus if (finding := judge(gpu, lines, xids()))]
-    return on_host(found, facts) or [ok("the kernel's log holds no report of a faulty GPU")]
+    findings = [finding for gpu in gpus if (finding := judge(gpu, lines, xids()))]
+    return on_host(findings, facts) or [ok("the kernel's log holds no report of a faulty GPU")]
 
 
 def judge(gpu: GpuState, lines: Sequence[str], meanings: Mapping[int, str]) -> Finding | None:
     """The latest report about this GPU; a warning, since a reset may have fixed it."""
-    reports = [found for line in lines if (found := XID.search(line)) and _is_of(gpu, found[1])]
-    numbers = [int(found[2]) for found in reports if int(found[2]) in meanings]
+    reports = [match for line in lines if (match := XID.search(line)) and _is_of(gpu, match[1])]
+    numbers = [int(report[2]) for report in reports if int(report[2]) in meanings]
     if not numbers:
         return None
     return warning(

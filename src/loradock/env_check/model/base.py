@@ -24,10 +24,10 @@ REFUSED = (401, 403)
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """A directory is looked at file by file; a hub id in the hub's cache, and where it is not there, on the hub."""
     assert plan.config is not None
-    asked = plan.config.model
-    if hub_cache.is_hub_id(asked.name):
-        return of_hub(host, asked)
-    directory = Path(asked.name)
+    model = plan.config.model
+    if hub_cache.is_hub_id(model.name):
+        return of_hub(host, model)
+    directory = Path(model.name)
     if not directory.is_dir():
         return [missing(directory)]
     return faults(directory) or [ok(f"{directory} is complete")]
@@ -38,8 +38,8 @@ def missing(directory: Path) -> Finding:
     if directory.exists():
         what = f"model {directory} is a file, not a directory"
         return error(what, remedy=train_with(f"model.name={directory.parent}"), ends=InputMissing)
-    beside = [each.name for each in directory.parent.iterdir()] if directory.parent.is_dir() else []
-    near = nearest(directory.name, beside)
+    neighbours = [entry.name for entry in directory.parent.iterdir()] if directory.parent.is_dir() else []
+    near = nearest(directory.name, neighbours)
     remedy = train_with(f"model.name={directory.parent / near}") if near else download_to(directory)
     return error(f"model directory {directory} does not exist", remedy=remedy, ends=InputMissing)
 
@@ -68,23 +68,24 @@ def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     return []
 
 
-def of_hub(host: Host, asked: ModelConfig) -> list[Finding]:
+def of_hub(host: Host, model: ModelConfig) -> list[Finding]:
     """In the cache and complete; else fetchable."""
-    revision = asked.revision or "main"
-    download = f"env HF_HUB_OFFLINE=0 hf download {asked.name} --revision {revision}"
-    here = hub_cache.snapshot(asked.name, revision, environ=host.environ)
-    incomplete = faults(here, remedy=download) if here else []
-    if here and not incomplete:
-        return [ok(f"{asked.name} at {revision} is in the hub's cache, complete")]
+    revision = model.revision or "main"
+    download = f"env HF_HUB_OFFLINE=0 hf download {model.name} --revision {revision}"
+    snapshot = hub_cache.snapshot(model.name, revision, environ=host.environ)
+    incomplete = faults(snapshot, remedy=download) if snapshot else []
+    if snapshot and not incomplete:
+        return [ok(f"{model.name} at {revision} is in the hub's cache, complete")]
     if hub_cache.is_offline(host.environ):
         if incomplete:
             return incomplete
-        what = f"{asked.name} at {revision} is not in the hub's cache, and the hub is switched off (offline mode)"
+        what = f"{model.name} at {revision} is not in the hub's cache, and the hub is switched off (offline mode)"
         return [error(what, remedy=download, ends=HubError)]
     mistakes = [
-        error(each.what, remedy=each.hint or "", ends=EnvironmentUnfit) for each in hub_access.wrong(host.environ)
+        error(problem.what, remedy=problem.hint or "", ends=EnvironmentUnfit)
+        for problem in hub_access.wrong(host.environ)
     ]
-    return mistakes or [answered(host, asked.name, revision)]
+    return mistakes or [answered(host, model.name, revision)]
 
 
 def answered(host: Host, name: str, revision: str) -> Finding:
@@ -95,8 +96,8 @@ def answered(host: Host, name: str, revision: str) -> Finding:
     if status is None:
         return warning(f"{name} is not in the hub's cache, and the hub cannot be reached", remedy=show)
     if status == 404:
-        said = {"EntryNotFound": "has no config.json", "RevisionNotFound": f"has no revision {revision}"}
-        what = f"the hub: {name} {said.get(reason, 'does not exist')}"
+        explanations = {"EntryNotFound": "has no config.json", "RevisionNotFound": f"has no revision {revision}"}
+        what = f"the hub: {name} {explanations.get(reason, 'does not exist')}"
         return error(what, remedy=f"hf models info {name}", ends=HubError)
     if status >= 400 and status not in REFUSED:
         return warning(f"{name} is not in the hub's cache, and the hub answers {status}", remedy=show)

@@ -31,9 +31,9 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     sources = {f"data.sources.{index}.path": source for index, source in enumerate(data.sources)}
     for name, source in zip(data.validation_files, held_out_files(data), strict=True):
         sources[f"data.validation.{name}".rstrip(".")] = source
-    found = [finding for key, source in sources.items() for finding in of_source(host, key, source)]
-    found += of_template(data.template)
-    return found or [ok(f"{len(sources)} sources can be read")]
+    findings = [finding for key, source in sources.items() for finding in of_source(host, key, source)]
+    findings += of_template(data.template)
+    return findings or [ok(f"{len(sources)} sources can be read")]
 
 
 def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:

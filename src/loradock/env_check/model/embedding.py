@@ -18,8 +18,8 @@ from loradock.model.tokenizer_files import TokenizerFiles
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """What cannot be read is the business of the checks of the base and the tokenizer, and not judged here."""
     assert plan.config is not None
-    asked = plan.config.model
-    directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
+    model = plan.config.model
+    directory = hub_cache.directory_of(model.name, model.revision, environ=host.environ)
     try:
         if directory is None:
             return [ok("the model is not here yet")]
@@ -40,17 +40,17 @@ def _vocabulary(config: Any) -> int | None:
 
 def judge(rows: int | None, *, rows_in_weights: int | None, files: TokenizerFiles, directory: Path) -> list[Finding]:
     """`rows` is the configuration's vocab_size."""
-    again = f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
+    remedy = f"hf download OWNER/NAME --local-dir {shlex.quote(str(directory))}"
     if rows is not None and rows_in_weights is not None and rows != rows_in_weights:
         what = f"{directory}: config.json says {rows} embeddings, the weights hold {rows_in_weights}"
-        return [error(what, remedy=again, ends=ModelError)]
+        return [error(what, remedy=remedy, ends=ModelError)]
     have = rows if rows is not None else rows_in_weights
     if have is None or files.ids is None:
         return [ok("compared when the tokenizer is opened")]
     if files.ids > have:
         extra = f" ({', '.join(files.added[:3])} would be added)" if files.added else ""
         what = f"the tokenizer in {directory} gives {files.ids} ids{extra}, the model has {have} embeddings"
-        return [error(what, remedy=again, ends=ModelError)]
+        return [error(what, remedy=remedy, ends=ModelError)]
     return [ok(f"{files.ids} ids, {have} embeddings")]
 
 

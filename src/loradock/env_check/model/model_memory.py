@@ -44,8 +44,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         model = shape.inspect(base, config)
         length = shape.longest_row(config.data.max_length, model)
         launched, warnings = as_launched(config, facts)
-        found = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
-        return [*found, *warnings]
+        findings = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
+        return [*findings, *warnings]
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
 
@@ -67,17 +67,17 @@ def find(host: Host, config: RunConfig) -> BaseModel | None:
     """The base where all its files are here; nothing is fetched. Raises ModelError for one that cannot be trained."""
     from loradock.model import source
 
-    asked = config.model
-    directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
+    model = config.model
+    directory = hub_cache.directory_of(model.name, model.revision, environ=host.environ)
     if directory is None:
         return None
     try:
         source.check_files(directory)
     except LoradockError:
         return None
-    trusted = str(directory) if asked.trust_remote_code == asked.name else None
+    trusted = str(directory) if model.trust_remote_code == model.name else None
     local = {"name": str(directory), "revision": None, "trust_remote_code": trusted}
-    return source.find(asked.model_copy(update=local))
+    return source.find(model.model_copy(update=local))
 
 
 def remedy_for(wrong: LoradockError, config: RunConfig, facts: Facts) -> str:
@@ -95,10 +95,10 @@ def remedy_for(wrong: LoradockError, config: RunConfig, facts: Facts) -> str:
     return train_with("model.name=DIR")
 
 
-def nearest(wrong: LoradockError, asked: str | Sequence[str]) -> str | None:
+def nearest(wrong: LoradockError, setting: str | Sequence[str]) -> str | None:
     """The names asked for as a list in YAML, each unknown one replaced by the nearest; None where one has none near."""
     hints = [
-        next((problem.hint or "" for problem in wrong.problems if repr(name) in problem.what), name) for name in asked
+        next((problem.hint or "" for problem in wrong.problems if repr(name) in problem.what), name) for name in setting
     ]
     names = dict.fromkeys(named_by(hint) or hint for hint in hints)
     return f"[{', '.join(names)}]" if all(names) else None
@@ -172,8 +172,8 @@ def changes(config: RunConfig, length: int) -> Iterator[tuple[list[str], RunConf
         ("train", "optimizer", "auto"),
         ("model", "quantization", "nf4"),
     ):
-        now = getattr(getattr(config, section), key)
-        if now not in (value, "auto"):
+        current = getattr(getattr(config, section), key)
+        if current not in (value, "auto"):
             part = getattr(config, section).model_copy(update={key: value})
             config = config.model_copy(update={section: part})
             keys.append(f"{section}.{key}={str(value).lower()}")

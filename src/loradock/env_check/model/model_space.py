@@ -24,8 +24,8 @@ BYTES_PER_NAMED_BILLION = 2 * 10**9
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Two places, each against what will be written there."""
-    found = [*of_download(host, plan), *of_checkpoints(host, plan)]
-    return [each for each in found if each.severity != "ok"] or found[:1]
+    findings = [*of_download(host, plan), *of_checkpoints(host, plan)]
+    return [finding for finding in findings if finding.severity != "ok"] or findings[:1]
 
 
 def of_download(host: Host, plan: Intent) -> list[Finding]:
@@ -34,16 +34,16 @@ def of_download(host: Host, plan: Intent) -> list[Finding]:
     name, revision = plan.config.model.name, plan.config.model.revision or "main"
     if not hub_cache.is_hub_id(name) or hub_cache.is_offline(host.environ):
         return []
-    here = hub_cache.snapshot(name, revision, environ=host.environ)
-    if here and not _index(here) and any(here.glob("*.safetensors")):
+    snapshot = hub_cache.snapshot(name, revision, environ=host.environ)
+    if snapshot and not _index(snapshot) and any(snapshot.glob("*.safetensors")):
         return []
-    stated = _index(here) if here else None
+    stated = _index(snapshot) if snapshot else None
     guess = NAMED_SIZE.search(name.partition("/")[2])
     need = stated if stated is not None else int(float(guess[1]) * BYTES_PER_NAMED_BILLION) if guess else None
     if need is None:
         return []
-    there = sum(file.stat().st_size for file in here.glob("*.safetensors")) if here else 0
-    return [judge_download(name, max(0, need - there), host=host, is_guess=stated is None)]
+    present_bytes = sum(file.stat().st_size for file in snapshot.glob("*.safetensors")) if snapshot else 0
+    return [judge_download(name, max(0, need - present_bytes), host=host, is_guess=stated is None)]
 
 
 def judge_download(name: str, need: int, *, host: Host, is_guess: bool) -> Finding:
@@ -83,18 +83,18 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
-    held = config.checkpoints.keep + 1 + int(config.keeps_best)
+    copies = config.checkpoints.keep + 1 + int(config.keeps_best)
     moments = optimizers.named(config.train.optimizer).state_bytes
-    need = max(0, int(weights * (held * (ADAPTER_BYTES + moments) + ADAPTER_BYTES)) - written_bytes(plan.output))
+    need = max(0, int(weights * (copies * (ADAPTER_BYTES + moments) + ADAPTER_BYTES)) - written_bytes(plan.output))
     free = host.room_bytes(str(plan.output))
     figures = {"checkpoints_bytes": need, "free_bytes": free}
     if need <= free:
-        return [ok(f"{plan.output} has space for {held} checkpoints and the adapter", **figures)]
+        return [ok(f"{plan.output} has space for {copies} checkpoints and the adapter", **figures)]
     what = (
-        f"{held} checkpoints and the adapter take {size_text(need)}, and {plan.output} is on a disk "
+        f"{copies} checkpoints and the adapter take {size_text(need)}, and {plan.output} is on a disk "
         "with less free space"
     )
-    is_enough = config.checkpoints.keep > 1 and need * 2 <= free * held
+    is_enough = config.checkpoints.keep > 1 and need * 2 <= free * copies
     remedy = train_with("checkpoints.keep=1") if is_enough else "loradock train --output DIR ..."
     return [_full(what, remedy=remedy, **figures)]
 
@@ -106,8 +106,8 @@ def written_bytes(output: Path) -> int:
 
 def adapter_weights(linears: dict[str, tuple[int, int]], *, rank: int, targets: tuple[str, ...] | None) -> int:
     """Weights of a plain LoRA on the layers whose last name is among `targets`, or on all of them."""
-    chosen = [shape for name, shape in linears.items() if targets is None or name.endswith(targets)]
-    return sum(rank * (rows + columns) for rows, columns in chosen)
+    shapes = [shape for name, shape in linears.items() if targets is None or name.endswith(targets)]
+    return sum(rank * (rows + columns) for rows, columns in shapes)
 
 
 def saved_weights(shapes: dict[str, tuple[int, ...]], modules: tuple[str, ...]) -> int:

@@ -16,18 +16,18 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     from loradock.model import description, weights, whole
 
     assert plan.config is not None
-    asked = plan.config.model
-    directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
+    model = plan.config.model
+    directory = hub_cache.directory_of(model.name, model.revision, environ=host.environ)
     if directory is None or not weights.files(directory):
         return [ok("the weights are not here yet")]
     try:
-        base = description.describe(asked)
+        base = description.describe(model)
         unused = whole.check(base)
     except LoradockError as wrong:
         return refusal(wrong, remedy=download_to(directory))
     if unused:
-        shown = ", ".join(unused[:3])
-        return [warning(f"{len(unused)} tensors of {directory} are not used: {shown}", remedy=f"ls -l {directory}")]
+        examples = ", ".join(unused[:3])
+        return [warning(f"{len(unused)} tensors of {directory} are not used: {examples}", remedy=f"ls -l {directory}")]
     return [ok(f"{directory} holds every tensor of {base.config.model_type}")]
 
 

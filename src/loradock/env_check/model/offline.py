@@ -25,19 +25,19 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 def judge(environ: Mapping[str, str]) -> list[Finding]:
     """What is wrong with the switches that are set; [] where they agree."""
-    given = {name: environ[name] for name in SWITCHES if name in environ}
-    strange = {name: v for name, v in given.items() if not hub_cache.is_true(v) and v.upper() not in FALSE_WORDS}
-    found = [
+    switches = {name: environ[name] for name in SWITCHES if name in environ}
+    strange = {name: v for name, v in switches.items() if not hub_cache.is_true(v) and v.upper() not in FALSE_WORDS}
+    findings = [
         warning(f"{name} is {value!r}, which counts as 0: offline mode is not on", remedy=f"export {name}=1")
         for name, value in strange.items()
     ]
-    on = [name for name, value in given.items() if hub_cache.is_true(value)]
-    off = [name for name, value in given.items() if value.upper() in FALSE_WORDS - {""}]
+    on = [name for name, value in switches.items() if hub_cache.is_true(value)]
+    off = [name for name, value in switches.items() if value.upper() in FALSE_WORDS - {""}]
     if on and off:
-        said = ", ".join(f"{name}={given[name]}" for name in (*on, *off))
+        settings = ", ".join(f"{name}={switches[name]}" for name in (*on, *off))
         effect = f"models {_state(hub_cache.is_offline(environ))}, data {_state(_data_offline(environ))}"
-        found.append(warning(f"{said} contradict each other: {effect}", remedy=f"unset {' '.join(off)}"))
-    return found
+        findings.append(warning(f"{settings} contradict each other: {effect}", remedy=f"unset {' '.join(off)}"))
+    return findings
 
 
 def _data_offline(environ: Mapping[str, str]) -> bool:

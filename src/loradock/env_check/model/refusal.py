@@ -8,8 +8,8 @@ from loradock.errors import LoradockError
 
 def refusal(raised: LoradockError, *, remedy: str) -> list[Finding]:
     """A finding for each problem that the error carries, or one for the error itself; `remedy` fixes them all."""
-    told = [f"{problem.file}: {problem.what}" if problem.file else problem.what for problem in raised.problems]
-    return [error(one_line(what), remedy=remedy, ends=type(raised)) for what in told or [raised.what]]
+    problems_text = [f"{problem.file}: {problem.what}" if problem.file else problem.what for problem in raised.problems]
+    return [error(one_line(what), remedy=remedy, ends=type(raised)) for what in problems_text or [raised.what]]
 
 
 def one_line(text: str) -> str:

@@ -14,18 +14,20 @@ HUB_DATA = "hub:"
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The model and each source that is named by a hub id."""
     assert plan.config is not None
-    asked = plan.config.model
-    named: list[tuple[str, str, str, str]] = []
-    if hub_cache.is_hub_id(asked.name):
-        named.append(("models", asked.name, asked.revision or "main", "model.revision"))
+    model = plan.config.model
+    sources: list[tuple[str, str, str, str]] = []
+    if hub_cache.is_hub_id(model.name):
+        sources.append(("models", model.name, model.revision or "main", "model.revision"))
     for index, source in enumerate(plan.config.data.sources):
         if source.path.startswith(HUB_DATA):
             name = source.path.removeprefix(HUB_DATA)
-            named.append(("datasets", name, source.revision or "main", f"data.sources.{index}.revision"))
-    moving = [(kind, name, rev, key) for kind, name, rev, key in named if not hub_cache.COMMIT.fullmatch(rev)]
+            sources.append(("datasets", name, source.revision or "main", f"data.sources.{index}.revision"))
+    moving = [(kind, name, rev, key) for kind, name, rev, key in sources if not hub_cache.COMMIT.fullmatch(rev)]
     if not moving:
-        return [ok(f"{len(named)} from the hub, each pinned by commit" if named else "everything is named by its path")]
-    return [_warning(host, *each) for each in moving]
+        return [
+            ok(f"{len(sources)} from the hub, each pinned by commit" if sources else "everything is named by its path")
+        ]
+    return [_warning(host, *source) for source in moving]
 
 
 def _warning(host: Host, kind: str, name: str, revision: str, key: str) -> Finding:

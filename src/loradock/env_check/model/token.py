@@ -32,13 +32,13 @@ def of_file(host: Host) -> list[Finding]:
 
 def of_variable(host: Host) -> list[Finding]:
     """Quotes and spaces come from env files, and the hub takes the token for a wrong one."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for name in hub_cache.TOKENS:
         value = host.environ.get(name, "").strip()
         if value and (any(sign in value for sign in "\"' \t\n") or not value.isascii()):
             what = f"{name} holds quotes, spaces or letters that no token has"
-            found.append(warning(what, remedy=f"export {name}=TOKEN"))
-    return found
+            findings.append(warning(what, remedy=f"export {name}=TOKEN"))
+    return findings
 
 
 def of_hub(host: Host, plan: Intent) -> list[Finding]:
@@ -47,8 +47,8 @@ def of_hub(host: Host, plan: Intent) -> list[Finding]:
     name, revision = plan.config.model.name, plan.config.model.revision or "main"
     if not hub_cache.is_hub_id(name) or hub_cache.is_offline(host.environ):
         return []
-    here = hub_cache.snapshot(name, revision, environ=host.environ)
-    if here and any(here.glob("*.safetensors")):
+    snapshot = hub_cache.snapshot(name, revision, environ=host.environ)
+    if snapshot and any(snapshot.glob("*.safetensors")):
         return []
     token = hub_cache.token(host)
     status, reason = host.hub_answer(host.hub_url(f"{name}/resolve/{revision}/config.json"), token=token)

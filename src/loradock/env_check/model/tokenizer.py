@@ -21,11 +21,11 @@ from loradock.model.tokenizer_files import TokenizerFiles
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """By its files. A missing pad token is EOS, a missing template is alpaca: a run fills them in by itself."""
     assert plan.config is not None
-    asked = plan.config.model
-    directory = hub_cache.directory_of(asked.name, asked.revision, environ=host.environ)
+    model = plan.config.model
+    directory = hub_cache.directory_of(model.name, model.revision, environ=host.environ)
     if directory is None or not any(directory.glob("tokenizer*")):
         return [ok("its files are not here yet")]
-    again = f"hf download OWNER/NAME tokenizer.json tokenizer_config.json --local-dir {shlex.quote(str(directory))}"
+    remedy = f"hf download OWNER/NAME tokenizer.json tokenizer_config.json --local-dir {shlex.quote(str(directory))}"
     try:
         files = tokenizer_files.read(directory)
     except OSError as wrong:
@@ -37,7 +37,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             )
         ]
     except ValueError as wrong:
-        return [error(one_line(str(wrong)), remedy=again, ends=ModelError)]
+        return [error(one_line(str(wrong)), remedy=remedy, ends=ModelError)]
     return judge(files, directory=directory, template=plan.config.data.template)
 
 
@@ -59,8 +59,8 @@ def judge(files: TokenizerFiles, *, directory: Path, template: str) -> list[Find
             ]
     eos = files.eos or "the end token of its class"
     pad = files.pad or f"{eos} (it has none of its own)"
-    own = "its own" if files.has_template else "alpaca (it has none of its own)"
-    return [ok(f"ends with {eos}, pads with {pad}, template: {own if template == 'auto' else template}")]
+    template_text = "its own" if files.has_template else "alpaca (it has none of its own)"
+    return [ok(f"ends with {eos}, pads with {pad}, template: {template_text if template == 'auto' else template}")]
 
 
 def naming_eos(directory: Path) -> str:

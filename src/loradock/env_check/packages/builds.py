@@ -29,8 +29,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         findings += four_bit(host, cuda, wants_gpu=plan.uses_gpu(facts))
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
-        asked = plan.config.model.attention if plan.config else "auto"
-        say = error if asked in ("auto", "flash_attention_2") else warning  # the run names another attention
+        setting = plan.config.model.attention if plan.config else "auto"
+        say = error if setting in ("auto", "flash_attention_2") else warning  # the run names another attention
         findings.append(say(what, remedy=uninstall(host.prefix(), "flash-attn")))
     if "triton" in installed and cuda:
         findings += assembler(host, cuda)
@@ -69,31 +69,31 @@ def chosen(cuda: str, names: Sequence[str], *, remedy: str) -> tuple[str | None,
 
     As bitsandbytes/cextension.py does: the exact one, else the highest below, else the lowest above, of that major.
     """
-    wanted = (int(cuda.split(".")[0]), int(cuda.split(".")[1]))
-    there = {(int(found[1]), int(found[2])): name for name in names if (found := BITSANDBYTES.fullmatch(name))}
-    if wanted in there:
-        return there[wanted], None
-    below = [each for each in there if each[0] == wanted[0] and each < wanted]
-    above = [each for each in there if each[0] == wanted[0] and each > wanted]
+    version = (int(cuda.split(".")[0]), int(cuda.split(".")[1]))
+    builds = {(int(match[1]), int(match[2])): name for name in names if (match := BITSANDBYTES.fullmatch(name))}
+    if version in builds:
+        return builds[version], None
+    below = [build for build in builds if build[0] == version[0] and build < version]
+    above = [build for build in builds if build[0] == version[0] and build > version]
     if not below and not above:
-        what = f"bitsandbytes is compiled without GPU support for torch's CUDA {cuda}: no library for CUDA {wanted[0]}"
+        what = f"bitsandbytes is compiled without GPU support for torch's CUDA {cuda}: no library for CUDA {version[0]}"
         return None, error(what, remedy=remedy)
-    other = max(below) if below else min(above)
-    what = f"bitsandbytes has no library for torch's CUDA {cuda} and takes {there[other]}"
-    return there[other], warning(what, remedy=remedy)
+    nearest = max(below) if below else min(above)
+    what = f"bitsandbytes has no library for torch's CUDA {cuda} and takes {builds[nearest]}"
+    return builds[nearest], warning(what, remedy=remedy)
 
 
 def assembler(host: Host, cuda: str) -> list[Finding]:
     """Triton's assembler: code of a newer major release than torch's may not load with the driver that torch needs."""
-    own = f"{host.site_packages()}/triton/backends/nvidia/bin/ptxas"
-    given = host.environ.get(PTXAS)
-    release = (given and host.release_of(given)) or host.release_of(own)
+    shipped = f"{host.site_packages()}/triton/backends/nvidia/bin/ptxas"
+    setting = host.environ.get(PTXAS)
+    release = (setting and host.release_of(setting)) or host.release_of(shipped)
     if release is None:
-        return [error(f"Triton's assembler does not run: {own}", remedy=as_locked(host, "triton"))]
+        return [error(f"Triton's assembler does not run: {shipped}", remedy=as_locked(host, "triton"))]
     if int(release.split(".")[0]) == int(cuda.split(".")[0]):
         return []
     what = f"Triton assembles for CUDA {release}, torch is built for CUDA {cuda}"
-    return [warning(what, remedy=f"unset {PTXAS}" if given else as_locked(host, "triton"))]
+    return [warning(what, remedy=f"unset {PTXAS}" if setting else as_locked(host, "triton"))]
 
 
 CHECK = Check(

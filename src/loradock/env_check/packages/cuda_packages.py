@@ -36,13 +36,13 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 def by_major(installed: Mapping[str, str]) -> dict[str, list[str]]:
     """{CUDA's major release: names of the packages for it}."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    packages_of: defaultdict[str, list[str]] = defaultdict(list)
     for name, version in sorted(installed.items()):
         if match := SUFFIXED.fullmatch(name):
-            found[match[2]].append(name)
+            packages_of[match[2]].append(name)
         elif name in UNSUFFIXED:
-            found[version.partition(".")[0]].append(name)
-    return dict(found)
+            packages_of[version.partition(".")[0]].append(name)
+    return dict(packages_of)
 
 
 def without_cuda(torch: str, *, wants_gpu: bool, prefix: Path) -> Finding:
@@ -58,20 +58,20 @@ def judge(
 ) -> list[Finding]:
     """Packages for another CUDA than torch's: an error where their files lie in place of the right ones."""
     findings: list[Finding] = []
-    for other in sorted(set(packages) - {major}):
-        names = packages[other]
+    for older in sorted(set(packages) - {major}):
+        names = packages[older]
         broken = [
             f"nvidia-{part}-cu{major}"
             for part in SAME_FILES
-            if f"nvidia-{part}-cu{other}" in names and f"nvidia-{part}-cu{major}" in installed
+            if f"nvidia-{part}-cu{older}" in names and f"nvidia-{part}-cu{major}" in installed
         ]
         if broken:
-            what = f"nvidia-{broken[0][7:].partition('-')[0]} is installed for CUDA {other} and {major}, in one place"
+            what = f"nvidia-{broken[0][7:].partition('-')[0]} is installed for CUDA {older} and {major}, in one place"
             remedy = f"{uninstall(prefix, ' '.join(names))} && {reinstall(prefix, {n: installed[n] for n in broken})}"
             findings.append(error(f"{what}; torch is built for CUDA {major}", remedy=remedy))
         else:
-            shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            what = f"torch is built for CUDA {major}, and for CUDA {other} there is {shown}"
+            examples = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+            what = f"torch is built for CUDA {major}, and for CUDA {older} there is {examples}"
             findings.append(warning(what, remedy=uninstall(prefix, " ".join(names))))
     return findings or [ok(f"torch and {len(packages.get(major, ()))} CUDA packages are for CUDA {major}")]
 

@@ -26,17 +26,17 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             return [error(f"{module} cannot be imported: {why}", remedy="loradock env-check --only libraries,builds")]
     site = f"{host.site_packages()}/nvidia"
     # As the kernel writes its map: a virtual environment may lie behind a link.
-    own = [host.real_path(each) for each in host.libraries_below(site)] if host.exists(site) else []
-    return judge(families(host.loaded_libraries()), own=own, environ=host.environ)
+    libraries = [host.real_path(library) for library in host.libraries_below(site)] if host.exists(site) else []
+    return judge(families(host.loaded_libraries()), own=libraries, environ=host.environ)
 
 
 def families(paths: Sequence[str]) -> dict[str, list[str]]:
     """{library without its version: the files loaded for it}."""
-    found: defaultdict[str, list[str]] = defaultdict(list)
+    paths_of: defaultdict[str, list[str]] = defaultdict(list)
     for path in paths:
         if match := FAMILY.match(os.path.basename(path)):
-            found[match[1]].append(path)
-    return dict(found)
+            paths_of[match[1]].append(path)
+    return dict(paths_of)
 
 
 def judge(loaded: Mapping[str, Sequence[str]], *, own: Sequence[str], environ: Mapping[str, str]) -> list[Finding]:

@@ -52,14 +52,14 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     files = [path for root in ROOTS for path in host.libraries_below(f"{site}/{root}")]
     files += [f"{site}/{name}" for name in host.libraries_in(site) if MODULES.fullmatch(name)]
     objects = [
-        found for path in files if not PLUGINS.match(os.path.basename(path)) and (found := host.shared_object(path))
+        library for path in files if not PLUGINS.match(os.path.basename(path)) and (library := host.shared_object(path))
     ]
     variable = tuple(filter(None, host.environ.get("LD_LIBRARY_PATH", "").split(":")))
     places = Places(variable=variable, system=host.system_libraries())
     lacking = unresolved(objects, places, host)
     owned = recorded(host)
-    gone = {path: owner for path, owner in owned.items() if not host.exists(path)}
-    for path in gone:
+    missing = {path: owner for path, owner in owned.items() if not host.exists(path)}
+    for path in missing:
         lacking.setdefault(os.path.basename(path), [])
     if not lacking:
         return [ok(f"all libraries that {len(objects)} native libraries need were found")]
@@ -73,12 +73,14 @@ def unresolved(objects: Collection[SharedObject], places: Places, host: Host) ->
     A library that another one has loaded already is found by its name, so what lies in the environment's own library
     folders that torch leads to counts as found.
     """
-    loaded = {os.path.basename(path) for each in objects for path in resolved(each, places, host).values() if path}
+    loaded = {
+        os.path.basename(path) for library in objects for path in resolved(library, places, host).values() if path
+    }
     missing: defaultdict[str, list[str]] = defaultdict(list)
-    for each in objects:
-        for name, path in resolved(each, places, host).items():
+    for library in objects:
+        for name, path in resolved(library, places, host).items():
             if path is None and name not in loaded and not DRIVER.match(name):
-                missing[name].append(each.path)
+                missing[name].append(library.path)
     return dict(missing)
 
 
@@ -89,13 +91,13 @@ def resolved(library: SharedObject, places: Places, host: Host) -> dict[str, str
     def own(folders: Iterable[str]) -> list[str]:
         return [re.sub(r"\$ORIGIN|\$\{ORIGIN\}", origin, folder) for folder in folders]
 
-    before = [] if library.runpath else own(library.rpath)
-    folders = [*before, *places.variable, *own(library.runpath)]
-    found: dict[str, str | None] = {}
+    rpath_libraries = [] if library.runpath else own(library.rpath)
+    folders = [*rpath_libraries, *places.variable, *own(library.runpath)]
+    found_paths: dict[str, str | None] = {}
     for name in library.needed:
         paths = (f"{folder}/{name}" for folder in folders)
-        found[name] = next((path for path in paths if host.exists(path)), places.system.get(name))
-    return found
+        found_paths[name] = next((path for path in paths if host.exists(path)), places.system.get(name))
+    return found_paths
 
 
 def recorded(host: Host) -> dict[str, str]:
@@ -113,7 +115,7 @@ def judge(lacking: Mapping[str, list[str]], owners: Mapping[str, str], host: Hos
     """A finding for each library that is missing, those that others need first."""
     versions = locked_versions(host)
     findings: list[Finding] = []
-    for name, by in sorted(lacking.items(), key=lambda each: (not each[1], each[0])):
+    for name, by in sorted(lacking.items(), key=lambda finding: (not finding[1], finding[0])):
         needs = f"{os.path.basename(by[0])} needs it" if by else f"it is a file of {owners.get(name)}"
         more = f" and {len(by) - 1} more do" if len(by) > 1 else ""
         if owner := owners.get(name):
@@ -121,8 +123,8 @@ def judge(lacking: Mapping[str, list[str]], owners: Mapping[str, str], host: Hos
         else:
             remedy = f"apt-get install -y {SYSTEM[name]}" if name in SYSTEM else f"ldd {shlex.quote(by[0])}"
         findings.append(error(f"{name} is missing: {needs}{more}", remedy=remedy))
-    if rest := findings[SHOWN + 1 :]:
-        what = f"{len(rest) + 1} more libraries are missing"
+    if surplus := findings[SHOWN + 1 :]:
+        what = f"{len(surplus) + 1} more libraries are missing"
         findings = [*findings[:SHOWN], error(what, remedy="loradock lock verify")]
     return findings
 

@@ -25,13 +25,13 @@ SHOWN = 3
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Looks into the folders that the variables name; a folder without such libraries is as good as none."""
-    own = installed(host)
+    versions = installed(host)
     findings: list[Finding] = []
     for folder in filter(None, host.environ.get(PATH, "").split(":")):
-        if os.path.abspath(folder) not in {os.path.dirname(path) for path in own.values()}:
-            findings += in_folder(host, folder, own)
+        if os.path.abspath(folder) not in {os.path.dirname(path) for path in versions.values()}:
+            findings += in_folder(host, folder, versions)
     for entry in filter(None, re.split(r"[: ]+", host.environ.get(PRELOAD, ""))):
-        findings += preloaded(host, entry, own)
+        findings += preloaded(host, entry, versions)
     return findings or [ok("the linker finds the installed libraries first")]
 
 
@@ -42,22 +42,24 @@ def installed(host: Host) -> dict[str, str]:
     return {name: path for name, path in names.items() if FAMILY.match(name) or PARTS.match(name)}
 
 
-def others(host: Host, paths: Mapping[str, str], own: Mapping[str, str]) -> Iterator[str]:
+def others(host: Host, paths: Mapping[str, str], versions: Mapping[str, str]) -> Iterator[str]:
     """Names of those that stand for an installed library and are not known to be the same release."""
     for name, path in paths.items():
         family = FAMILY.match(name)
-        if name in own:
+        if name in versions:
             real = host.real_path(path)
             release = NUMBERED.search(os.path.basename(real))
-            if real != host.real_path(own[name]) and not is_same_release(release and release[1], own[name], host):
+            if real != host.real_path(versions[name]) and not is_same_release(
+                release and release[1], versions[name], host
+            ):
                 yield name
-        elif family and is_other_major(family, own):
+        elif family and is_other_major(family, versions):
             yield name
 
 
-def is_other_major(family: re.Match[str], own: Mapping[str, str]) -> bool:
+def is_other_major(family: re.Match[str], versions: Mapping[str, str]) -> bool:
     """True for a CUDA runtime of another major release than the installed one (libcudart.so.11.0 beside .so.12)."""
-    majors = {match[2] for name in own if (match := FAMILY.match(name)) and match[1] == family[1]}
+    majors = {match[2] for name in versions if (match := FAMILY.match(name)) and match[1] == family[1]}
     return family[1] == "libcudart" and bool(majors) and family[2] not in majors
 
 
@@ -70,32 +72,35 @@ def is_same_release(release: str | None, path: str, host: Host) -> bool:
     return release is not None and any(f"{version}.".startswith(f"{release}.") for version in versions)
 
 
-def in_folder(host: Host, folder: str, own: Mapping[str, str]) -> list[Finding]:
+def in_folder(host: Host, folder: str, versions: Mapping[str, str]) -> list[Finding]:
     """What a folder of LD_LIBRARY_PATH puts in place of an installed library."""
     paths = {name: os.path.join(folder, name) for name in host.libraries_in(folder)}
     remedy = f"unset {PATH}"
     findings: list[Finding] = []
     if CXX in paths and (old := too_old(host, paths[CXX])):
         findings.append(error(f"{PATH} puts {paths[CXX]} first, {old}", remedy=remedy))
-    found = sorted(set(others(host, paths, own)))
-    if parts := [name for name in found if PARTS.match(name)]:
+    paths_of_others = sorted(set(others(host, paths, versions)))
+    if parts := [name for name in paths_of_others if PARTS.match(name)]:
         what = f"{PATH} puts another {parts[0]} before the installed one: {folder}"
         findings.append(error(what, remedy=remedy))
-    elif found:
-        more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
-        what = f"{PATH} leads to other CUDA libraries than the installed: {folder} has {', '.join(found[:SHOWN])}{more}"
+    elif paths_of_others:
+        more = f" and {len(paths_of_others) - SHOWN} more" if len(paths_of_others) > SHOWN else ""
+        what = (
+            f"{PATH} leads to other CUDA libraries than the installed: "
+            f"{folder} has {', '.join(paths_of_others[:SHOWN])}{more}"
+        )
         findings.append(warning(what, remedy=remedy))
     return findings
 
 
-def preloaded(host: Host, entry: str, own: Mapping[str, str]) -> list[Finding]:
+def preloaded(host: Host, entry: str, versions: Mapping[str, str]) -> list[Finding]:
     """What is loaded into every process before anything else."""
     name, remedy = os.path.basename(entry), f"unset {PRELOAD}"
     if entry.startswith("/") and not host.exists(entry):
         return [warning(f"{PRELOAD} names {entry}, which does not exist", remedy=remedy)]
     if name == CXX and (old := too_old(host, entry)):
         return [error(f"{PRELOAD} loads {entry} first, {old}", remedy=remedy)]
-    if FAMILY.match(name) and host.real_path(entry) not in {host.real_path(path) for path in own.values()}:
+    if FAMILY.match(name) and host.real_path(entry) not in {host.real_path(path) for path in versions.values()}:
         return [error(f"{PRELOAD} loads a second {name} into every process: {entry}", remedy=remedy)]
     return []
 
@@ -105,8 +110,8 @@ def too_old(host: Host, path: str) -> str | None:
     newest = host.newest_in(path, ["GLIBCXX_"])["GLIBCXX_"] if host.exists(path) else ()
     if newest >= NEEDED_GLIBCXX:
         return None
-    said = ".".join(map(str, newest)) or "nothing"
-    return f"which ends at GLIBCXX {said}; the packages need {'.'.join(map(str, NEEDED_GLIBCXX))}"
+    version = ".".join(map(str, newest)) or "nothing"
+    return f"which ends at GLIBCXX {version}; the packages need {'.'.join(map(str, NEEDED_GLIBCXX))}"
 
 
 CHECK = Check(

@@ -43,24 +43,27 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     return [ok(f"{verified.packages} packages match the lock file, {verified.files} files match {against}", **figures)]
 
 
-def judge(found: Sequence[packages.Difference]) -> list[Finding]:
+def judge(differences: Sequence[packages.Difference]) -> list[Finding]:
     """The worst few, each with its remedy, and the rest as a number."""
-    in_order = sorted(found, key=lambda each: _severity(each) is warning)
-    shown = in_order if len(in_order) <= SHOWN + 1 else in_order[:SHOWN]
-    findings = [_severity(each)(f"{each.file}: {each.what}".replace("\n", " "), remedy=_remedy(each)) for each in shown]
-    if rest := in_order[len(shown) :]:
-        findings.append(_severity(rest[0])(f"{len(rest)} more differences from the lock", remedy=WHOLE))
+    in_order = sorted(differences, key=lambda difference: _severity(difference) is warning)
+    visible = in_order if len(in_order) <= SHOWN + 1 else in_order[:SHOWN]
+    findings = [
+        _severity(difference)(f"{difference.file}: {difference.what}".replace("\n", " "), remedy=_remedy(difference))
+        for difference in visible
+    ]
+    if surplus := in_order[len(visible) :]:
+        findings.append(_severity(surplus[0])(f"{len(surplus)} more differences from the lock", remedy=WHOLE))
     return findings
 
 
-def _severity(found: packages.Difference) -> Callable[..., Finding]:
-    return error if found.kind in BROKEN and not found.file.endswith(CERTIFICATES) else warning
+def _severity(difference: packages.Difference) -> Callable[..., Finding]:
+    return error if difference.kind in BROKEN and not difference.file.endswith(CERTIFICATES) else warning
 
 
-def _remedy(found: packages.Difference) -> str:
-    if found.remedy == packages.REMEDIES["manifest"]:
+def _remedy(difference: packages.Difference) -> str:
+    if difference.remedy == packages.REMEDIES["manifest"]:
         return ANOTHER_IMAGE
-    return f"{CLOSE} {shlex.quote(found.file)}" if found.kind == "open" else found.remedy
+    return f"{CLOSE} {shlex.quote(difference.file)}" if difference.kind == "open" else difference.remedy
 
 
 CHECK = Check(

@@ -59,16 +59,18 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     if "transformers" in installed:
         users["transformers"] = DOOR
     arguments = [f"{name}={module}" for name, module in users.items()]
-    runtime, failed, others = answers(host.python_run(PROGRAM, arguments, timeout_seconds=LIMIT_SECONDS), list(users))
-    locked = {**installed, **{name: each for name, each in locked_versions(host).items() if name in installed}}
+    runtime, failed, conflicts = answers(
+        host.python_run(PROGRAM, arguments, timeout_seconds=LIMIT_SECONDS), list(users)
+    )
+    locked = {**installed, **{name: version for name, version in locked_versions(host).items() if name in installed}}
     trackers = None if plan.config is None else plan.config.logging.trackers
     remedies = {
         name: reinstall(host.prefix(), {name: locked[name]})
-        if name in others
+        if name in conflicts
         else remedy_for(name, runtime, host=host, installed=installed, locked=locked)
         for name in ["protobuf", *failed]
     }
-    return judge(failed, others, runtime=runtime, users=list(users), trackers=trackers, remedies=remedies)
+    return judge(failed, conflicts, runtime=runtime, users=list(users), trackers=trackers, remedies=remedies)
 
 
 def answers(ran: PythonRun, users: Sequence[str]) -> tuple[dict[str, str], dict[str, str], set[str]]:
@@ -76,19 +78,19 @@ def answers(ran: PythonRun, users: Sequence[str]) -> tuple[dict[str, str], dict[
 
     The one that ended the process is named too.
     """
-    said = [json.loads(line) for line in ran.lines if line.startswith('{"name"')]
-    runtime = next((each for each in said if each["name"] == "protobuf"), {})
-    failed = {each["name"]: each["failed"] for each in said if each["failed"]}
-    silent = [name for name in ("protobuf", *users) if name not in {each["name"] for each in said}]
+    answers_read = [json.loads(line) for line in ran.lines if line.startswith('{"name"')]
+    runtime = next((answer for answer in answers_read if answer["name"] == "protobuf"), {})
+    failed = {answer["name"]: answer["failed"] for answer in answers_read if answer["failed"]}
+    silent = [name for name in ("protobuf", *users) if name not in {answer["name"] for answer in answers_read}]
     if silent:
         how = "does not end" if ran.exit_code is None else f"ends the process with {ran.exit_code}"
         failed[silent[0]] = f"importing it {how}"
-    return runtime, failed, {each["name"] for each in said if each.get("is_other")}
+    return runtime, failed, {answer["name"] for answer in answers_read if answer.get("is_other")}
 
 
 def judge(
     failed: Mapping[str, str],
-    others: Collection[str] = (),
+    conflicts: Collection[str] = (),
     *,
     runtime: Mapping[str, str],
     users: Sequence[str],
@@ -100,7 +102,7 @@ def judge(
     for name, why in failed.items():
         is_unused = trackers is not None and name in TRACKERS and TRACKERS[name] not in trackers
         is_bad = f"is incompatible with protobuf {runtime.get('version', 'as it is')}"
-        what = f"{name} {'cannot be imported' if name in others else is_bad}: {why}"
+        what = f"{name} {'cannot be imported' if name in conflicts else is_bad}: {why}"
         findings.append((warning if is_unused else error)(what, remedy=remedies[name]))
     return findings or [ok(f"{', '.join(users)} import together with protobuf {runtime['version']}")]
 
@@ -114,7 +116,9 @@ def remedy_for(
     if "file" in runtime and not runtime["file"].startswith(str(host.site_packages())):
         return "unset PYTHONPATH" if "PYTHONPATH" in host.environ else "export PYTHONNOUSERSITE=1"
     suspects = [package for package in dict.fromkeys(("protobuf", name)) if installed[package] != locked[package]]
-    return reinstall(host.prefix(), {each: locked[each] for each in suspects or dict.fromkeys(("protobuf", name))})
+    return reinstall(
+        host.prefix(), {package: locked[package] for package in suspects or dict.fromkeys(("protobuf", name))}
+    )
 
 
 CHECK = Check(

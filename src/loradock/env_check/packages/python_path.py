@@ -57,9 +57,9 @@ def offered(host: Host, folder: str) -> frozenset[str]:
     return host.modules_in(folder) | inner
 
 
-def shadowed(modules: frozenset[str], others: frozenset[str]) -> list[str]:
+def shadowed(modules: frozenset[str], conflicts: frozenset[str]) -> list[str]:
     """What a folder offers in place of another module: packages of the training stack first, then by name."""
-    return sorted(modules & others, key=lambda name: (name not in TRAINING, name))
+    return sorted(modules & conflicts, key=lambda name: (name not in TRAINING, name))
 
 
 def source_of(folder: str, environ: Mapping[str, str]) -> tuple[str, str]:

@@ -26,46 +26,52 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Names and versions alone; `lock` at the compute level looks into every file."""
     prefix, installed = host.prefix(), host.distributions()
     try:
-        found = find_lock(prefix)
+        lock_file = find_lock(prefix)
     except InputMissing:
         return [ok(f"{len(installed)} packages; no lock file beside loradock: versions cannot be verified")]
-    lock = found.with_name(RUN_TIME) if found.with_name(RUN_TIME).is_file() else found
+    lock = lock_file.with_name(RUN_TIME) if lock_file.with_name(RUN_TIME).is_file() else lock_file
     locked = read_lock(lock, python_version=host.python())
-    versions = {name: each.version for name, each in {**optional_pins(lock), **locked}.items()}
+    versions = {name: requirement.version for name, requirement in {**optional_pins(lock), **locked}.items()}
     findings = twice(installed, versions, prefix=prefix)
-    missing = sorted(name for name in locked if name not in {each.name for each in installed})
-    have = {each.name: each.version for each in installed}
-    as_locked = {each.name for each in installed if is_same(each.version, versions.get(each.name, ""))}
-    others = {name: have[name] for name in versions if name in have and name not in as_locked}
-    if missing or others:
+    missing = sorted(name for name in locked if name not in {distribution.name for distribution in installed})
+    have = {distribution.name: distribution.version for distribution in installed}
+    as_locked = {
+        distribution.name
+        for distribution in installed
+        if is_same(distribution.version, versions.get(distribution.name, ""))
+    }
+    entry = {name: have[name] for name in versions if name in have and name not in as_locked}
+    if missing or entry:
         # What runs comes first, so that it is named rather than a tool of development that asks for the same.
-        in_order = sorted(installed, key=lambda each: (each.name not in locked, each.name))
-        requirements = {each.name: host.requirements_of(each) for each in in_order}
-        needs = unmet({*missing, *others}, requirements, have)
-        findings += judge(others, needs, versions, prefix=prefix, lock=lock)
-    return findings or [ok(f"{len(set(versions) & {each.name for each in installed})} packages as locked")]
+        in_order = sorted(installed, key=lambda entry: (entry.name not in locked, entry.name))
+        requirements = {entry.name: host.requirements_of(entry) for entry in in_order}
+        needs = unmet({*missing, *entry}, requirements, have)
+        findings += judge(entry, needs, versions, prefix=prefix, lock=lock)
+    return findings or [
+        ok(f"{len(set(versions) & {distribution.name for distribution in installed})} packages as locked")
+    ]
 
 
-def is_same(one: str, other: str) -> bool:
+def is_same(first: str, second: str) -> bool:
     """True for the same release; a local label (2.10.0+cu128) is another build of it, which `cuda-packages` judges."""
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(Version(one).public) == Version(Version(other).public)
+        return Version(Version(first).public) == Version(Version(second).public)
     except InvalidVersion:
-        return one == other
+        return first == second
 
 
 def twice(installed: Sequence[Distribution], versions: Mapping[str, str], *, prefix: Path) -> list[Finding]:
     """A package with two dist-info folders: which version Python tells is a matter of chance."""
     by_name: defaultdict[str, list[Distribution]] = defaultdict(list)
-    for each in installed:
-        by_name[each.name].append(each)
+    for distribution in installed:
+        by_name[distribution.name].append(distribution)
     findings: list[Finding] = []
     for name, several in by_name.items():
         if len(several) > 1:
-            what = f"{name} is installed {len(several)} times: {', '.join(each.version for each in several)}"
-            strays = [each for each in several if each.version != versions.get(name)] or several[1:]
+            what = f"{name} is installed {len(several)} times: {', '.join(copy.version for copy in several)}"
+            strays = [copy for copy in several if copy.version != versions.get(name)] or several[1:]
             remedy = ANOTHER_IMAGE if prefix == IMAGE_PREFIX else f"rm -r {shlex.quote(strays[0].folder)}"
             findings.append(warning(what, remedy=remedy))
     return findings
@@ -78,24 +84,24 @@ def unmet(
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
 
-    found: dict[str, tuple[str, str]] = {}
+    needs: dict[str, tuple[str, str]] = {}
     for by, lines in requirements.items():
         for line in lines:
             try:
-                wanted = Requirement(line)
+                requirement = Requirement(line)
             except InvalidRequirement:  # nothing can be compared with what nobody can read
                 continue
-            name = canonicalize_name(wanted.name)
+            name = canonicalize_name(requirement.name)
             extra = EXTRA if by == "loradock" else ""
-            if name not in suspects or (wanted.marker and not wanted.marker.evaluate({"extra": extra})):
+            if name not in suspects or (requirement.marker and not requirement.marker.evaluate({"extra": extra})):
                 continue
-            if name not in have or not wanted.specifier.contains(have[name], prereleases=True):
-                found.setdefault(name, (by, f"{name}{wanted.specifier}"))
-    return found
+            if name not in have or not requirement.specifier.contains(have[name], prereleases=True):
+                needs.setdefault(name, (by, f"{name}{requirement.specifier}"))
+    return needs
 
 
 def judge(
-    others: Mapping[str, str],
+    differing: Mapping[str, str],
     needs: Mapping[str, tuple[str, str]],
     versions: Mapping[str, str],
     *,
@@ -104,16 +110,16 @@ def judge(
 ) -> list[Finding]:
     """An error for what another package cannot do with, a warning for the rest; what nobody asks for may be missing."""
     findings: list[Finding] = []
-    for name, (by, wanted) in sorted(needs.items()):
-        has = f"{name} {others[name]} is installed" if name in others else f"{name} is not installed"
+    for name, (by, requirement) in sorted(needs.items()):
+        has = f"{name} {differing[name]} is installed" if name in differing else f"{name} is not installed"
         remedy = reinstall(prefix, {name: versions[name]})
-        findings.append(error(f"{has}, {by} requires {wanted}; the lock has {versions[name]}", remedy=remedy))
-    rest = {name: versions[name] for name in sorted(others) if name not in needs}
-    if rest:
-        said = [f"{name} {others[name]} instead of {version}" for name, version in rest.items()]
-        more = f" and {len(said) - SHOWN} more" if len(said) > SHOWN else ""
-        what = f"not as locked: {', '.join(said[:SHOWN])}{more}"
-        findings.append(warning(what, remedy=reinstall(prefix, rest, lock=lock)))
+        findings.append(error(f"{has}, {by} requires {requirement}; the lock has {versions[name]}", remedy=remedy))
+    remaining = {name: versions[name] for name in sorted(differing) if name not in needs}
+    if remaining:
+        texts = [f"{name} {differing[name]} instead of {version}" for name, version in remaining.items()]
+        more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
+        what = f"not as locked: {', '.join(texts[:SHOWN])}{more}"
+        findings.append(warning(what, remedy=reinstall(prefix, remaining, lock=lock)))
     return findings
 
 

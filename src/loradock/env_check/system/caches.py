@@ -15,11 +15,11 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """A cache below a HOME that cannot be written is the subject of `home`."""
     home = home_of(host)
     is_home_usable = home is not None and host.may_write(host.nearest(Path(home)))
-    found: list[Finding] = []
+    findings: list[Finding] = []
     for place in places(host, plan):
         if is_home_usable or not place.is_below_home:
-            found += judge(host, place, facts, plan)
-    return found or [ok("every cache folder is writable")]
+            findings += judge(host, place, facts, plan)
+    return findings or [ok("every cache folder is writable")]
 
 
 def judge(host: Host, place: CacheFolder, facts: Facts, plan: Intent) -> list[Finding]:

@@ -12,19 +12,19 @@ NAMES = ("gcc", "clang")
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """CC where it is set, whatever it is, then gcc, then clang: Triton's own order."""
     say = error if plan.uses_gpu(facts) else warning
-    found: list[Finding] = []
-    named = host.environ.get("CC")
-    programs = [path for name in ([named] if named is not None else NAMES) if (path := host.program(name))]
+    findings: list[Finding] = []
+    compiler = host.environ.get("CC")
+    programs = [path for name in ([compiler] if compiler is not None else NAMES) if (path := host.program(name))]
     if not programs:
-        what = "there is no C compiler" if named is None else f"CC is {named!r}, which is not a program here"
-        remedy = "unset CC" if named is not None else "apt-get install -y gcc libc6-dev"
-        found.append(say(f"{what}: Triton cannot compile a kernel", remedy=remedy))
+        what = "there is no C compiler" if compiler is None else f"CC is {compiler!r}, which is not a program here"
+        remedy = "unset CC" if compiler is not None else "apt-get install -y gcc libc6-dev"
+        findings.append(say(f"{what}: Triton cannot compile a kernel", remedy=remedy))
     headers = host.python_headers()
     if not host.exists(f"{headers}/Python.h"):
         version = ".".join(facts.python.split(".")[:2])
         what = f"{headers} has no Python.h: Triton cannot compile a kernel's launcher"
-        found.append(say(what, remedy=f"apt-get install -y python{version}-dev"))
-    return found or [ok(f"{programs[0]} and Python's headers")]
+        findings.append(say(what, remedy=f"apt-get install -y python{version}-dev"))
+    return findings or [ok(f"{programs[0]} and Python's headers")]
 
 
 CHECK = Check(

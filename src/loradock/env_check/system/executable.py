@@ -19,12 +19,12 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     folders |= {place.variable: place.folder for place in places(host, plan) if place.is_for_gpus}
     for role, folder in folders.items():
         roles.setdefault(str(host.nearest(folder)), []).append(role)
-    found: list[Finding] = []
-    for each in roles.values():
-        attempt = host.try_executing(host.nearest(folders[each[0]]))
-        if finding := judge(attempt, each, has_gpu=plan.uses_gpu(facts), in_container=facts.in_container):
-            found.append(finding)
-    return found or [ok("compiled code can be executed in the scratch folder and in Triton's cache")]
+    findings: list[Finding] = []
+    for folder_of_role in roles.values():
+        attempt = host.try_executing(host.nearest(folders[folder_of_role[0]]))
+        if finding := judge(attempt, folder_of_role, has_gpu=plan.uses_gpu(facts), in_container=facts.in_container):
+            findings.append(finding)
+    return findings or [ok("compiled code can be executed in the scratch folder and in Triton's cache")]
 
 
 def judge(attempt: Attempt, variables: list[str], *, has_gpu: bool, in_container: bool) -> Finding | None:

@@ -18,7 +18,7 @@ NOT_FOREIGN = ("fuse.fuse-overlayfs", "fuse.lxcfs")
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Where no run is named nothing is written, so nothing can be lost with the container."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     kinds: list[str] = []
     for role, folder in plan.folders.items():
         mount = host.mount(host.nearest(folder))
@@ -29,8 +29,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             remedy = elsewhere(role, plan)
             if role == "output" and facts.in_container and mount.kind in ("overlay", *IN_MEMORY):
                 remedy = f'docker run -v "$PWD"/runs:{shlex.quote(str(folder))} ...'
-            found.append(warning(what, remedy=remedy))
-    return found or [ok(", ".join(kinds) or "no mounts visible")]
+            findings.append(warning(what, remedy=remedy))
+    return findings or [ok(", ".join(kinds) or "no mounts visible")]
 
 
 def judge(mount: Mount, role: str, *, is_run: bool, in_container: bool) -> str:

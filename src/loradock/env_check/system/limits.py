@@ -16,14 +16,14 @@ LIMIT = tuple[int | None, int | None]
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The soft limits of this process are those of the run that it becomes."""
-    found = [
+    findings = [
         *open_files(host.limit("open files"), facts, plan),
         *address_space(host.limit("address space"), facts, plan),
         *others(file_size=host.limit("file size"), cpu=host.limit("CPU seconds")),
     ]
     if len(facts.gpus) > 1 and host.names("/sys/class/infiniband"):
-        found += locked_memory(host.limit("locked memory"), facts)
-    return found or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that affects a run")]
+        findings += locked_memory(host.limit("locked memory"), facts)
+    return findings or [ok(f"{_count(host.limit('open files')[0])} open files, no other limit that affects a run")]
 
 
 def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
@@ -32,9 +32,9 @@ def open_files(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
     needed = FILES + loading(facts, plan).open_files + FILES_PER_GPU * max(0, len(facts.gpus) - 1)
     if soft is None or soft >= needed:
         return []
-    wanted = max(MANY_FILES, needed)
+    least = max(MANY_FILES, needed)
     can_raise = hard is None or hard >= needed
-    remedy = f"ulimit -n {min(wanted, hard or wanted)}" if can_raise else _raised("nofile", wanted, facts)
+    remedy = f"ulimit -n {min(least, hard or least)}" if can_raise else _raised("nofile", least, facts)
     return [warning(f"{soft} files may be open at once, a run opens up to {needed}", remedy=remedy)]
 
 
@@ -53,14 +53,14 @@ def address_space(limit: LIMIT, facts: Facts, plan: Intent) -> list[Finding]:
 
 def others(*, file_size: LIMIT, cpu: LIMIT) -> list[Finding]:
     """Limits that end a run with a signal when it is well under way."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if file_size[0] is not None and file_size[0] < FILE_BYTES:
         what = f"files are limited to {file_size[0] / (1 << 20):.0f} MiB: a larger checkpoint ends the run"
-        found.append(warning(what, remedy=_unlimited("f", "fsize", file_size)))
+        findings.append(warning(what, remedy=_unlimited("f", "fsize", file_size)))
     if cpu[0] is not None:
         what = f"the process is killed after {cpu[0]} s of CPU time"
-        found.append(warning(what, remedy=_unlimited("t", "cpu", cpu)))
-    return found
+        findings.append(warning(what, remedy=_unlimited("t", "cpu", cpu)))
+    return findings
 
 
 def locked_memory(limit: LIMIT, facts: Facts) -> list[Finding]:

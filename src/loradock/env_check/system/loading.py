@@ -30,9 +30,9 @@ class Loading:
 
 def workers(facts: Facts, plan: Intent) -> int:
     """Loader workers of one process, for data large enough to want them."""
-    asked = plan.config.train.workers if plan.config else "auto"
-    if asked != "auto":
-        return asked
+    setting = plan.config.train.workers if plan.config else "auto"
+    if setting != "auto":
+        return setting
     return memory.loader_workers(facts) if plan.uses_gpu(facts) else 0
 
 

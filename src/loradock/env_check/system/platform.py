@@ -13,22 +13,22 @@ PYTHONS = ((3, 11), (3, 13))
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The wheels of torch are manylinux_2_28, and the lock is for these Pythons."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     libc, machine = host.glibc(), host.machine()
     python = tuple(int(part) for part in facts.python.split(".")[:2])
     image = "docker run --gpus all loradock ..."
     if libc is None or libc < GLIBC:
         name = "no glibc" if libc is None else f"glibc {_dotted(libc)}"
-        found.append(error(f"{name}; the wheels of torch need glibc {_dotted(GLIBC)} or newer", remedy=image))
+        findings.append(error(f"{name}; the wheels of torch need glibc {_dotted(GLIBC)} or newer", remedy=image))
     if machine not in ARCHITECTURES:
-        found.append(error(f"{machine}: torch has CUDA wheels for {' and '.join(ARCHITECTURES)} only", remedy=image))
+        findings.append(error(f"{machine}: torch has CUDA wheels for {' and '.join(ARCHITECTURES)} only", remedy=image))
     if python < PYTHONS[0]:
         what = f"Python {facts.python} is older than {_dotted(PYTHONS[0])}"
-        found.append(error(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
+        findings.append(error(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
     elif python > PYTHONS[1]:
         what = f"Python {facts.python} is newer than {_dotted(PYTHONS[1])}, the newest that the lock file supports"
-        found.append(warning(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
-    return found or [ok(_described(host, facts, libc=libc or (), machine=machine))]
+        findings.append(warning(what, remedy=f"uv venv --python {_dotted(PYTHONS[1])}"))
+    return findings or [ok(_described(host, facts, libc=libc or (), machine=machine))]
 
 
 def _described(host: Host, facts: Facts, *, libc: tuple[int, ...], machine: str) -> str:

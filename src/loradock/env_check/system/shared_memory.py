@@ -37,16 +37,16 @@ def judge(space: Space, facts: Facts, plan: Intent) -> Finding:
     need = loading(facts, plan)
     gpus = len(facts.gpus) if plan.uses_gpu(facts) else 0
     nccl_bytes = NCCL_BYTES_PER_GPU * gpus if gpus > 1 else 0
-    both = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
-    size = f"{PLACE} holds {size_text(space.total_bytes)}{' and is filled' if space.total_bytes >= both else ''}"
-    remedy = _remedy(2 * both, facts)
+    needed = max(FLOOR_BYTES, need.shared_bytes + nccl_bytes)
+    size = f"{PLACE} holds {size_text(space.total_bytes)}{' and is filled' if space.total_bytes >= needed else ''}"
+    remedy = _remedy(2 * needed, facts)
     if need.workers and space.free_bytes < need.shared_bytes:
         return error(
             f"{size}, {need.workers} data loader workers need {size_text(need.shared_bytes)} of it", remedy=remedy
         )
-    if space.free_bytes < both:
+    if space.free_bytes < needed:
         why = f"NCCL over {gpus} GPUs and the data loader need" if gpus > 1 else "worker processes need"
-        return warning(f"{size}, {why} {size_text(both)}", remedy=remedy)
+        return warning(f"{size}, {why} {size_text(needed)}", remedy=remedy)
     return ok(f"{PLACE} holds {size_text(space.total_bytes)}", free_mib=space.free_bytes // MIB)
 
 

@@ -42,21 +42,21 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def disks(host: Host, plan: Intent) -> list[Disk]:
     """The file systems of the run's folders."""
     needed = needed_bytes(host, plan)
-    found: dict[int, Disk] = {}
+    needs: dict[int, Disk] = {}
     for role, folder in plan.folders.items():
         place = host.nearest(folder)
         space = host.space(place)
         if space is None:
             continue
-        other = found.get(space.device)
-        found[space.device] = Disk(
-            roles=(*(other.roles if other else ()), role),
-            folder=other.folder if other else place,
+        need = needs.get(space.device)
+        needs[space.device] = Disk(
+            roles=(*(need.roles if need else ()), role),
+            folder=need.folder if need else place,
             space=space,
-            needed_bytes=needed[role] + (other.needed_bytes if other else 0),
+            needed_bytes=needed[role] + (need.needed_bytes if need else 0),
             is_counted=plan.config is not None,
         )
-    return list(found.values())
+    return list(needs.values())
 
 
 def needed_bytes(host: Host, plan: Intent) -> dict[str, int]:
@@ -74,20 +74,20 @@ def judge(disk: Disk, plan: Intent) -> list[Finding]:
     """Nothing can be written: an error. Less than a run of this kind writes: a warning."""
     names, remedy = listed(disk.roles), elsewhere(disk.roles[0], plan)
     free_mib, inodes = disk.space.free_bytes // MIB, disk.space.free_inodes
-    found: list[Finding] = []
+    findings: list[Finding] = []
     if disk.space.free_bytes < FEWEST_BYTES:
         what = f"{disk.folder} ({names}) has less than {FEWEST_BYTES // MIB} MiB free"
-        found.append(error(what, remedy=remedy, ends=DiskFull, free_mib=free_mib))
+        findings.append(error(what, remedy=remedy, ends=DiskFull, free_mib=free_mib))
     elif disk.space.free_bytes < disk.needed_bytes:
         kind = "this run" if disk.is_counted else "a run with an 8B model"
         most = size_text(disk.needed_bytes)
         what = f"{disk.folder} ({names}) has less free than the {most} that {kind} may write there"
-        found.append(warning(what, remedy=remedy, free_mib=free_mib))
+        findings.append(warning(what, remedy=remedy, free_mib=free_mib))
     if inodes is not None and inodes < FEWEST_INODES:
-        found.append(error(_few(disk, names, FEWEST_INODES), remedy=remedy, ends=DiskFull))
+        findings.append(error(_few(disk, names, FEWEST_INODES), remedy=remedy, ends=DiskFull))
     elif inodes is not None and inodes < FEW_INODES:
-        found.append(warning(_few(disk, names, FEW_INODES), remedy=remedy))
-    return found or [ok(f"space for {names}", free_gib=round(disk.space.free_bytes / GIB, 1))]
+        findings.append(warning(_few(disk, names, FEW_INODES), remedy=remedy))
+    return findings or [ok(f"space for {names}", free_gib=round(disk.space.free_bytes / GIB, 1))]
 
 
 def _few(disk: Disk, names: str, limit: int) -> str:

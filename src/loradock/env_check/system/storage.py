@@ -19,22 +19,22 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     roles: dict[str, list[str]] = {}
     for role, folder in plan.folders.items():
         roles.setdefault(str(host.nearest(folder)), []).append(role)
-    attempts = [(host.try_storage(host.nearest(plan.folders[each[0]])), each) for each in roles.values()]
-    found = [finding for attempt, each in attempts for finding in judge(attempt, each, plan)]
-    return found or [ok("output, cache and scratch: written, synced, locked and renamed")]
+    attempts = [(host.try_storage(host.nearest(plan.folders[folder[0]])), folder) for folder in roles.values()]
+    findings = [finding for attempt, probe in attempts for finding in judge(attempt, probe, plan)]
+    return findings or [ok("output, cache and scratch: written, synced, locked and renamed")]
 
 
 def judge(attempt: Attempt, roles: list[str], plan: Intent) -> list[Finding]:
     """Without writing and renaming there is no checkpoint; without fsync or locks there is one, less safe."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     remedy = elsewhere(roles[0], plan)
     for step, number in attempt.failed.items():
         what = f"{attempt.folder} ({listed(roles)}): {step} failed: {reason(number)}"
         if step in HARMS:
-            found.append(warning(f"{what}; {HARMS[step]}", remedy=remedy))
+            findings.append(warning(f"{what}; {HARMS[step]}", remedy=remedy))
         else:
-            found.append(error(what, remedy=remedy, ends=ending(number)))
-    return found
+            findings.append(error(what, remedy=remedy, ends=ending(number)))
+    return findings
 
 
 CHECK = Check(

@@ -12,10 +12,10 @@ NEEDED = 256
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The cgroup's limit counts threads too; the user's limit does not bind root."""
-    found: list[Finding] = []
+    findings: list[Finding] = []
     limits = host.cgroup_values("pids", v2="pids.max", v1="pids.max")
     if limits:
-        found += judge(min(limits), whose="the cgroup's limit", remedy="docker run --pids-limit -1 ...", facts=facts)
+        findings += judge(min(limits), whose="the cgroup's limit", remedy="docker run --pids-limit -1 ...", facts=facts)
     soft, hard = host.limit("processes")
     if soft is not None and host.uid() != 0:
         remedy = "ulimit -u unlimited" if hard is None else f"ulimit -u {hard}"
@@ -23,8 +23,8 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
             remedy = (
                 "docker run --ulimit nproc=-1 ..." if facts.in_container else "sudo prlimit --nproc=unlimited --pid $$"
             )
-        found += judge(soft, whose="this user's limit", remedy=remedy, facts=facts)
-    return found or [ok("no limit on processes and threads that affects a run")]
+        findings += judge(soft, whose="this user's limit", remedy=remedy, facts=facts)
+    return findings or [ok("no limit on processes and threads that affects a run")]
 
 
 def judge(limit: int, *, whose: str, remedy: str, facts: Facts) -> list[Finding]:

@@ -18,25 +18,25 @@ Digests = dict[str, bytes] | str
 
 
 def digest_files(
-    wanted: Mapping[str, set[str]], *, progress: Callable[[int, int], None] | None = None
+    requests: Mapping[str, set[str]], *, progress: Callable[[int, int], None] | None = None
 ) -> tuple[dict[str, Digests], int]:
     """({path: digests of the algorithms wanted for it}, bytes read). Biggest files first.
 
     `progress` is called with (bytes done, bytes in all), from the calling thread.
     """
-    sizes = {path: _size(path) for path in wanted}
+    sizes = {path: _size(path) for path in requests}
     total_bytes = sum(sizes.values())
     done_bytes = 0
-    found: dict[str, Digests] = {}
+    digests: dict[str, Digests] = {}
     threads = min(MAX_THREADS, len(os.sched_getaffinity(0)))
     with ThreadPoolExecutor(threads) as pool:
-        waiting = {pool.submit(_digest_unit, unit, wanted): unit for unit in _units(sizes)}
+        waiting = {pool.submit(_digest_unit, unit, requests): unit for unit in _units(sizes)}
         for future in as_completed(waiting):
-            found.update(future.result())
+            digests.update(future.result())
             done_bytes += sum(sizes[path] for path in waiting[future])
             if progress:
                 progress(done_bytes, total_bytes)
-    return found, done_bytes
+    return digests, done_bytes
 
 
 def _size(path: str) -> int:
@@ -50,7 +50,7 @@ def _units(sizes: Mapping[str, int]) -> Iterator[list[str]]:
     """Files in portions worth a thread's while: handing over one small file costs more than hashing it."""
     unit: list[str] = []
     unit_bytes = 0
-    for path in sorted(sizes, key=lambda each: -sizes[each]):
+    for path in sorted(sizes, key=lambda entry: -sizes[entry]):
         unit.append(path)
         unit_bytes += sizes[path]
         if unit_bytes >= UNIT_BYTES or len(unit) >= UNIT_FILES:
@@ -60,8 +60,8 @@ def _units(sizes: Mapping[str, int]) -> Iterator[list[str]]:
         yield unit
 
 
-def _digest_unit(paths: list[str], wanted: Mapping[str, set[str]]) -> dict[str, Digests]:
-    return {path: _digest(path, wanted[path]) for path in paths}
+def _digest_unit(paths: list[str], requests: Mapping[str, set[str]]) -> dict[str, Digests]:
+    return {path: _digest(path, requests[path]) for path in paths}
 
 
 def _digest(path: str, algorithms: set[str]) -> Digests:
@@ -75,10 +75,10 @@ def _digest(path: str, algorithms: set[str]) -> Digests:
             if status.st_size <= SMALL_BYTES:
                 content = stream.read()
                 return {name: hashlib.new(name, content).digest() for name in algorithms}
-            found: dict[str, bytes] = {}
+            digests: dict[str, bytes] = {}
             for name in algorithms:
                 stream.seek(0)
-                found[name] = hashlib.file_digest(stream, name).digest()
-            return found
+                digests[name] = hashlib.file_digest(stream, name).digest()
+            return digests
     except OSError as error:
         return error.strerror or str(error)

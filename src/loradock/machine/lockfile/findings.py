@@ -74,7 +74,7 @@ class Findings:
     def in_order(self) -> tuple[Difference, ...]:
         """Every finding, in the order of REMEDIES, then by file."""
         rank = {kind: place for place, kind in enumerate(REMEDIES)}
-        return tuple(sorted(self.found, key=lambda each: (rank[each.kind], each.file, each.what)))
+        return tuple(sorted(self.found, key=lambda finding: (rank[finding.kind], finding.file, finding.what)))
 
 
 def installers(prefix: Path) -> tuple[str, str]:

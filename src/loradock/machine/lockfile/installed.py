@@ -50,7 +50,10 @@ class Installed:
 
 def installed_in(site: Path) -> list[Installed]:
     """Every distribution (dist-info directory) of a site-packages directory, by name."""
-    return sorted((_read(folder) for folder in site.glob("*.dist-info")), key=lambda each: (each.name, each.folder))
+    return sorted(
+        (_read(folder) for folder in site.glob("*.dist-info")),
+        key=lambda distribution: (distribution.name, distribution.folder),
+    )
 
 
 def _read(folder: Path) -> Installed:

@@ -35,25 +35,25 @@ class Known:
         except (OSError, ValueError):
             self.kept = {}
 
-    def found(self, wanted: Mapping[str, set[str]]) -> dict[str, Digests]:
+    def found(self, requests: Mapping[str, set[str]]) -> dict[str, Digests]:
         """{path: digests} of the files that are known by all the algorithms wanted for them, and have not changed."""
-        found: dict[str, Digests] = {}
-        for path, algorithms in wanted.items():
+        known: dict[str, Digests] = {}
+        for path, algorithms in requests.items():
             mark, digests = self.kept.get(path, (None, {}))
             if mark and algorithms <= digests.keys() and mark == mark_of(path):
-                found[path] = {name: bytes.fromhex(digests[name]) for name in algorithms}
-        return found
+                known[path] = {name: bytes.fromhex(digests[name]) for name in algorithms}
+        return known
 
     def keep(self, digests: Mapping[str, Digests]) -> None:
         """Write these for the next run. Where the folder cannot be written, that one hashes again: nothing is lost."""
-        kept: dict[str, tuple[Mark, dict[str, str]]] = {}
-        for path, found in digests.items():
+        entries: dict[str, tuple[Mark, dict[str, str]]] = {}
+        for path, digest_text in digests.items():
             mark = mark_of(path)
-            if isinstance(found, dict) and mark and mark[-1] < self.began_ns - SETTLED_NS:
-                kept[path] = (mark, {name: digest.hex() for name, digest in found.items()})
+            if isinstance(digest_text, dict) and mark and mark[-1] < self.began_ns - SETTLED_NS:
+                entries[path] = (mark, {name: digest.hex() for name, digest in digest_text.items()})
         try:
             self.file.parent.mkdir(parents=True, exist_ok=True)
-            atomic_io.replace(self.file, json.dumps(kept))
+            atomic_io.replace(self.file, json.dumps(entries))
         except OSError:
             return
 

@@ -34,13 +34,13 @@ def find_lock(prefix: Path) -> Path:
     was made for development, whose lock holds all of the one for run time.
     """
     if prefix == IMAGE_PREFIX:
-        found = IMAGE_LOCK
+        lock = IMAGE_LOCK
     else:
         name = "requirements-dev.lock" if _is_for_development(prefix) else "requirements.lock"
-        found = CHECKOUT_LOCKS / name
-    if not found.is_file():
-        raise InputMissing(f"no lock for {prefix}: {found} does not exist", hint="--lock docker/requirements.lock")
-    return found
+        lock = CHECKOUT_LOCKS / name
+    if not lock.is_file():
+        raise InputMissing(f"no lock for {prefix}: {lock} does not exist", hint="--lock docker/requirements.lock")
+    return lock
 
 
 def _is_for_development(prefix: Path) -> bool:
@@ -66,7 +66,7 @@ def read_lock(path: Path, *, python_version: str) -> dict[str, Locked]:
             problems.append(Problem(what=str(error).splitlines()[0], file=str(path), line=line))
             continue
         name = canonicalize_name(requirement.name)
-        pins = [each.version for each in requirement.specifier if each.operator == "=="]
+        pins = [specifier.version for specifier in requirement.specifier if specifier.operator == "=="]
         if len(pins) != 1 or not hashes:
             problems.append(Problem(what=f"{name} has no exact version or no hash", file=str(path), line=line))
         elif requirement.marker is None or requirement.marker.evaluate(environment):
@@ -126,10 +126,10 @@ def python_of(prefix: Path) -> str:
             f"{prefix} is not a virtual environment: {error.strerror} for pyvenv.cfg",
             hint="loradock lock verify --venv .venv",
         ) from error
-    found = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
-    if not found:
+    match = re.search(r"^version(?:_info)?\s*=\s*(\d+\.\d+\.\d+)", text, flags=re.MULTILINE)
+    if not match:
         raise EnvironmentUnfit(f"{prefix}/pyvenv.cfg names no Python version", hint="make the environment again")
-    return found[1]
+    return match[1]
 
 
 def shares_system_packages(prefix: Path) -> bool:
@@ -140,10 +140,10 @@ def shares_system_packages(prefix: Path) -> bool:
 
 def site_packages(prefix: Path) -> Path:
     """The one directory of an environment that packages are installed in; EnvironmentUnfit where that is not so."""
-    found = sorted(path for path in prefix.glob("lib/python3.*/site-packages") if os.path.isdir(path))
-    if len(found) != 1:
+    folders = sorted(path for path in prefix.glob("lib/python3.*/site-packages") if os.path.isdir(path))
+    if len(folders) != 1:
         raise EnvironmentUnfit(
-            f"{prefix} has {len(found)} directories lib/python3.*/site-packages instead of one",
+            f"{prefix} has {len(folders)} directories lib/python3.*/site-packages instead of one",
             hint="make the environment again",
         )
-    return found[0]
+    return folders[0]

@@ -79,16 +79,18 @@ def verify(
     lock = lock or find_lock(prefix)
     locked = read_lock(lock, python_version=python)
     optional = optional_pins(lock)
-    findings = Findings(prefix=prefix, versions={name: each.version for name, each in {**optional, **locked}.items()})
+    findings = Findings(
+        prefix=prefix, versions={name: requirement.version for name, requirement in {**optional, **locked}.items()}
+    )
     manifest_path = lock.with_name(MANIFEST)
     manifest, digest = _manifest(manifest_path, manifest_sha256, findings)
     installed = installed_in(site)
     _check_names(installed, locked, optional, findings, lock)
     owners = _owners(installed, findings)
     on_disk = set(files_below(prefix))
-    wanted = _wanted(owners, manifest, on_disk)
-    unchanged = known.found(wanted) if known else {}
-    unread = {path: names for path, names in wanted.items() if path not in unchanged}
+    requests = _wanted(owners, manifest, on_disk)
+    unchanged = known.found(requests) if known else {}
+    unread = {path: names for path, names in requests.items() if path not in unchanged}
     read, size_bytes = digest_files(unread, progress=progress)
     digests = {**unchanged, **read}
     if known and read:
@@ -134,7 +136,9 @@ def _manifest(path: Path, wanted_sha256: str | None, findings: Findings) -> tupl
 
 def _notes(installed: list[Installed], manifest: dict[str, bytes]) -> tuple[str, ...]:
     notes = [
-        f"{each.name} is installed from a checkout: its code is not covered" for each in installed if each.is_editable
+        f"{distribution.name} is installed from a checkout: its code is not covered"
+        for distribution in installed
+        if distribution.is_editable
     ]
     if not manifest:
         notes.append("no manifest: a file that was changed together with its RECORD, or byte-code, is not found")
@@ -152,51 +156,53 @@ def _check_names(
 ) -> None:
     """Which packages there are, and in which version."""
     by_name: defaultdict[str, list[Installed]] = defaultdict(list)
-    for each in installed:
-        by_name[each.name].append(each)
+    for distribution in installed:
+        by_name[distribution.name].append(distribution)
     for name, pin in locked.items():
         if name not in by_name:
             findings.add("missing", f"{name} {pin.version} is not installed", file=str(lock), package=name)
     for name, all_of_it in by_name.items():
         pin = locked.get(name) or optional.get(name)
-        for each in all_of_it:
+        for distribution in all_of_it:
             if pin is None and name not in EXPECTED_EXTRA:
-                what = f"{name} {each.version} is not in the lock"
-                findings.add("extra", what, file=str(each.folder), package=name)
-            elif pin is not None and not _same_version(each.version, pin.version):
-                what = f"{name} {each.version} instead of {pin.version}"
-                findings.add("wrong-version", what, file=str(each.folder), package=name)
-        for each in all_of_it[1:]:
+                what = f"{name} {distribution.version} is not in the lock"
+                findings.add("extra", what, file=str(distribution.folder), package=name)
+            elif pin is not None and not _same_version(distribution.version, pin.version):
+                what = f"{name} {distribution.version} instead of {pin.version}"
+                findings.add("wrong-version", what, file=str(distribution.folder), package=name)
+        for distribution in all_of_it[1:]:
             what = f"{name} is installed {len(all_of_it)} times"
-            findings.add("duplicate", what, file=str(each.folder), package=name)
+            findings.add("duplicate", what, file=str(distribution.folder), package=name)
 
 
-def _same_version(one: str, other: str) -> bool:
+def _same_version(first: str, second: str) -> bool:
     from packaging.version import InvalidVersion, Version
 
     try:
-        return Version(one) == Version(other)
+        return Version(first) == Version(second)
     except InvalidVersion:
-        return one == other
+        return first == second
 
 
 def _owners(installed: list[Installed], findings: Findings) -> dict[str, list[tuple[str, Recorded]]]:
     """{path: (package, line of its RECORD)} for every file that a RECORD names."""
     owners: defaultdict[str, list[tuple[str, Recorded]]] = defaultdict(list)
     inside = f"{findings.prefix}{os.sep}"
-    for each in installed:
-        record = str(each.folder / "RECORD")
-        lines, faults = read_record(each.folder)
-        for fault in (*each.faults, *faults):
-            findings.add("bad-record", fault, file=record, package=each.name)
+    for distribution in installed:
+        record = str(distribution.folder / "RECORD")
+        lines, faults = read_record(distribution.folder)
+        for fault in (*distribution.faults, *faults):
+            findings.add("bad-record", fault, file=record, package=distribution.name)
         if lines is None:
-            findings.add("no-record", f"{each.name} has no RECORD of its files", file=record, package=each.name)
+            findings.add(
+                "no-record", f"{distribution.name} has no RECORD of its files", file=record, package=distribution.name
+            )
         for line in lines or ():
             if line.path.startswith(inside):
-                owners[line.path].append((each.name, line))
+                owners[line.path].append((distribution.name, line))
             else:
                 what = f"RECORD names {line.path}, outside the environment"
-                findings.add("outside", what, file=record, package=each.name)
+                findings.add("outside", what, file=record, package=distribution.name)
     return dict(owners)
 
 
@@ -204,14 +210,14 @@ def _wanted(
     owners: dict[str, list[tuple[str, Recorded]]], manifest: dict[str, bytes], on_disk: set[str]
 ) -> dict[str, set[str]]:
     """{path: algorithms}: what has to be hashed."""
-    wanted: defaultdict[str, set[str]] = defaultdict(set)
+    requests: defaultdict[str, set[str]] = defaultdict(set)
     for path, lines in owners.items():
         algorithms = {line.algorithm for _, line in lines if line.algorithm}
         if algorithms:
-            wanted[path] |= algorithms
+            requests[path] |= algorithms
     for path in manifest:
-        wanted[path].add("sha256")
-    return {path: algorithms for path, algorithms in wanted.items() if path in on_disk or os.path.lexists(path)}
+        requests[path].add("sha256")
+    return {path: algorithms for path, algorithms in requests.items() if path in on_disk or os.path.lexists(path)}
 
 
 def _check_records(
@@ -222,13 +228,13 @@ def _check_records(
         hashed = [(package, line) for package, line in lines if line.algorithm]
         if not hashed:
             continue
-        seen = digests.get(path)
-        if seen is None:
+        digest = digests.get(path)
+        if digest is None:
             findings.add("absent", f"a file of {hashed[0][0]} is gone", file=path, package=hashed[0][0])
-        elif isinstance(seen, str):
-            findings.add("unreadable", f"a file of {hashed[0][0]}: {seen}", file=path, package=hashed[0][0])
+        elif isinstance(digest, str):
+            findings.add("unreadable", f"a file of {hashed[0][0]}: {digest}", file=path, package=hashed[0][0])
         else:
-            differing = [package for package, line in hashed if seen[str(line.algorithm)] != line.digest]
+            differing = [package for package, line in hashed if digest[str(line.algorithm)] != line.digest]
             kind = "tampered" if len(differing) == len(hashed) else "overwritten"
             for package in differing:
                 findings.add(kind, f"differs from the RECORD of {package}", file=path, package=package)
@@ -236,14 +242,14 @@ def _check_records(
 
 def _check_manifest(manifest: dict[str, bytes], digests: dict[str, Digests], findings: Findings) -> None:
     """Each file is as it was when the image was built; what a RECORD has shown already is not said twice."""
-    reported = {each.file for each in findings.found}
+    reported = {finding.file for finding in findings.found}
     for path, digest in manifest.items():
-        seen = digests.get(path)
+        digest_found = digests.get(path)
         if path in reported:
             continue
-        if seen is None:
+        if digest_found is None:
             findings.add("absent", "a file of the manifest is gone", file=path)
-        elif isinstance(seen, str):
-            findings.add("unreadable", seen, file=path)
-        elif seen["sha256"] != digest:
+        elif isinstance(digest_found, str):
+            findings.add("unreadable", digest_found, file=path)
+        elif digest_found["sha256"] != digest:
             findings.add("tampered", "differs from the manifest", file=path)

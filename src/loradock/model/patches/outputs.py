@@ -15,12 +15,12 @@ def apply(model: Any) -> int:
     """Set them for the model and for the text model in it; returns how many were otherwise. A bare layer has none."""
     if not hasattr(model, "config"):
         return 0
-    found = [
+    outputs = [
         (config, key, value)
-        for config in {id(each): each for each in (model.config, model.config.get_text_config())}.values()
+        for config in {id(config): config for config in (model.config, model.config.get_text_config())}.values()
         for key, value in ANSWERS.items()
         if getattr(config, key, value) != value
     ]
-    for config, key, value in found:
+    for config, key, value in outputs:
         setattr(config, key, value)
-    return len(found)
+    return len(outputs)

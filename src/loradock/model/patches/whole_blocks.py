@@ -37,7 +37,7 @@ def fix() -> Any:
     """Put an operator before bitsandbytes' own that asks it for whole blocks; it lasts as long as the process."""
     import torch
 
-    own = torch.library.get_kernel(NAME, "CPU")
+    kernel = torch.library.get_kernel(NAME, "CPU")
 
     def dequantise(
         keys: Any,
@@ -51,9 +51,9 @@ def fix() -> Any:
         """The dense weight of this shape; see bitsandbytes' operator of the same arguments."""
         count = math.prod(shape)
         if not shape[-1] % blocksize:
-            return own.call_boxed(keys, packed, scales, blocksize, kind, shape, dtype)
+            return kernel.call_boxed(keys, packed, scales, blocksize, kind, shape, dtype)
         rows = (count // blocksize, blocksize) if count % blocksize == 0 else (1, count)
-        return own.call_boxed(keys, packed, scales, blocksize, kind, rows, dtype).reshape(tuple(shape))
+        return kernel.call_boxed(keys, packed, scales, blocksize, kind, rows, dtype).reshape(tuple(shape))
 
     library = torch.library.Library("bitsandbytes", "IMPL")
     with warnings.catch_warnings():  # torch says that an operator is replaced, which is what is meant

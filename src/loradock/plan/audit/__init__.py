@@ -82,7 +82,7 @@ def audit(
     cut = at_length or functools.partial(estimated, data, long_rows=config.data.long_rows)
     plan = planner.fitting(config, facts=facts, model=model, data=data, at_length=cut)
     baseline = context_of(plan, config, facts=facts)
-    findings, left = considered(baseline, at_length=at_length)
+    findings, proposals = considered(baseline, at_length=at_length)
     return Audit(
         baseline=baseline,
         available_bytes=baseline.memory_bytes,
@@ -92,7 +92,7 @@ def audit(
         conservative=together(baseline, findings, is_wanted=is_safe, at_length=at_length),
         aggressive=together(baseline, findings, is_wanted=is_worth_it, at_length=at_length),
         good=tuple(already.good(baseline)),
-        left=(*left, *(Left(what=what, why=why) for what, why in already.reasoned(baseline.plan))),
+        left=(*proposals, *(Left(what=what, why=why) for what, why in already.reasoned(baseline.plan))),
     )
 
 
@@ -112,6 +112,6 @@ def finish_of(baseline: Context, *, price_per_hour: float | None) -> Finish:
     steps, seconds = plan.steps.value, run_seconds(baseline)
     cost = None if price_per_hour is None else price_per_hour * gpus * seconds / 3600
     of_step, data = baseline.step_samples, plan.data
-    epochs, rest = divmod(steps, data.steps_per_epoch or max(1, math.ceil(data.samples_per_epoch / of_step)))
-    samples = epochs * data.samples_per_epoch + rest * of_step
+    epochs, remainder = divmod(steps, data.steps_per_epoch or max(1, math.ceil(data.samples_per_epoch / of_step)))
+    samples = epochs * data.samples_per_epoch + remainder * of_step
     return Finish(tokens=round(samples * data.mean_tokens), steps=steps, seconds=seconds, cost=cost)

@@ -22,9 +22,11 @@ def good(baseline: Context) -> list[str]:
 
 def reasoned(plan: Plan) -> list[tuple[str, str]]:
     """(what, why) of well-known remedies that the plan decided against by itself."""
-    chosen = [decision for decision in plan.decisions if decision.name in REASONED and decision.value in LEFT_VALUES]
+    decisions = [decision for decision in plan.decisions if decision.name in REASONED and decision.value in LEFT_VALUES]
     return [
-        (f"{each.name} is {_shown(each.value)}", each.why) for each in chosen if each.why != "set in the configuration"
+        (f"{decision.name} is {_shown(decision.value)}", decision.why)
+        for decision in decisions
+        if decision.why != "set in the configuration"
     ]
 
 

@@ -87,10 +87,10 @@ class Phase:
 def phased(findings: Sequence[Opportunity]) -> tuple[Phase, ...]:
     """What is one setting and safe first, then what a short run has to prove, then what has to be built."""
     phases: dict[str, list[Opportunity]] = {AT_ONCE: [], TRIED: [], BUILT: []}
-    for each in findings:
-        is_safe = each.risk == 0 and each.minutes == ONE_SETTING
-        phases[AT_ONCE if is_safe else TRIED if each.minutes < BUILD else BUILT].append(each)
-    return tuple(Phase(when=when, findings=tuple(each)) for when, each in phases.items() if each)
+    for finding in findings:
+        is_safe = finding.risk == 0 and finding.minutes == ONE_SETTING
+        phases[AT_ONCE if is_safe else TRIED if finding.minutes < BUILD else BUILT].append(finding)
+    return tuple(Phase(when=when, findings=tuple(entry)) for when, entry in phases.items() if entry)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,31 +104,33 @@ class Left:
 def considered(baseline: Context, *, at_length: AtLength | None) -> tuple[tuple[Opportunity, ...], list[Left]]:
     """Every remedy as a finding, or left with the reason."""
     findings: list[Opportunity] = []
-    left: list[Left] = []
+    proposals: list[Left] = []
     seconds = run_seconds(baseline)
-    for trial, after in outcomes(baseline, at_length=at_length):
+    for trial, trial_context in outcomes(baseline, at_length=at_length):
         if not trial.is_remedy:
             continue
-        if isinstance(after, OutOfMemory):
-            left.append(Left(what=trial.title, why=after.what))
+        if isinstance(trial_context, OutOfMemory):
+            proposals.append(Left(what=trial.title, why=trial_context.what))
             continue
-        worth = gain(baseline, after, touches_accuracy=trial.accuracy_risk != "none" and trial.phase in OF_STEPS)
-        need = after.plan.memory_bytes["total"]
-        if not fits(after):
-            have = after.memory_bytes
-            left.append(
+        worth = gain(
+            baseline, trial_context, touches_accuracy=trial.accuracy_risk != "none" and trial.phase in OF_STEPS
+        )
+        need = trial_context.plan.memory_bytes["total"]
+        if not fits(trial_context):
+            have = trial_context.memory_bytes
+            proposals.append(
                 Left(what=trial.title, why=f"needs {need / 2**30:.1f} GiB of {have / 2**30:.1f}: out of memory")
             )
-        elif (why := objection(baseline, after)) is not None:
-            left.append(Left(what=trial.title, why=why))
+        elif (why := objection(baseline, trial_context)) is not None:
+            proposals.append(Left(what=trial.title, why=why))
         elif worth.expected < LEAST_GAIN:
-            left.append(
+            proposals.append(
                 Left(what=trial.title, why=f"{worth.expected:.2f}x the real tokens/s expected ({worth.source})")
             )
         else:
             findings.append(Opportunity(trial=trial, gain=worth, memory_bytes=need, run_seconds=seconds))
-    findings.sort(key=lambda each: (-each.shown_gain, each.risk, each.trial.effort not in EFFORTS))
-    return tuple(findings), left
+    findings.sort(key=lambda finding: (-finding.shown_gain, finding.risk, finding.trial.effort not in EFFORTS))
+    return tuple(findings), proposals
 
 
 def fits(baseline: Context) -> bool:

@@ -35,18 +35,18 @@ class Gain:
         return self.high > self.low
 
 
-def gain(before: Context, after: Context, *, touches_accuracy: bool = False) -> Gain:
+def gain(baseline: Context, changed: Context, *, touches_accuracy: bool = False) -> Gain:
     """How many times the real tokens a second a change gives: what it leaves out of the data is no gain.
 
     Where it `touches_accuracy`, evaluations and checkpoints that become cheaper are none: a cadence does that.
     """
-    first, second = predicted(before), predicted(after)
+    first, second = predicted(baseline), predicted(changed)
     if touches_accuracy:
         second = replace(second, evaluation=first.evaluation, saving=first.saving)
-    factor = after.step_tokens / second.step / (before.step_tokens / first.step)
-    ranges = _stated(before, after)
-    low, high = math.prod(each.low for each in ranges), math.prod(each.high for each in ranges)
-    sources = [*_sources(first, second), *(each.source for each in ranges)]
+    factor = changed.step_tokens / second.step / (baseline.step_tokens / first.step)
+    ranges = _stated(baseline, changed)
+    low, high = math.prod(interval.low for interval in ranges), math.prod(interval.high for interval in ranges)
+    sources = [*_sources(first, second), *(interval.source for interval in ranges)]
     return Gain(low=factor * low, high=factor * high, source="; ".join(sources) or UNSEEN)
 
 
@@ -59,7 +59,9 @@ def _sources(first: Prediction, second: Prediction) -> list[str]:
     }
     scale = {ARITHMETIC: 1.0}
     return [
-        name for name, (before, after) in parts.items() if abs(before - after) > VISIBLE * scale.get(name, first.step)
+        name
+        for name, (seconds_before, seconds_after) in parts.items()
+        if abs(seconds_before - seconds_after) > VISIBLE * scale.get(name, first.step)
     ]
 
 
@@ -68,14 +70,14 @@ def _share(of: Prediction) -> float:
     return of.evaluation / of.passes if of.passes > 0 else 0.0
 
 
-def _differing(before: Context, after: Context) -> list[str]:
-    was = {decision.name: decision.value for decision in before.plan.decisions}
-    return [decision.name for decision in after.plan.decisions if decision.value != was[decision.name]]
+def _differing(baseline: Context, changed: Context) -> list[str]:
+    was = {decision.name: decision.value for decision in baseline.plan.decisions}
+    return [decision.name for decision in changed.plan.decisions if decision.value != was[decision.name]]
 
 
-def _stated(before: Context, after: Context) -> list[Stated]:
+def _stated(baseline: Context, changed: Context) -> list[Stated]:
     """The ranges of the knobs that differ, where the engine is the same."""
-    if after.plan.engine.value != before.plan.engine.value:
+    if changed.plan.engine.value != baseline.plan.engine.value:
         return []
-    knobs = [knob(name) for name in _differing(before, after)]
-    return [each.gain for each in knobs if each.gain and each.gains(before.plan, after.plan)]
+    knobs = [knob(name) for name in _differing(baseline, changed)]
+    return [knob_name.gain for knob_name in knobs if knob_name.gain and knob_name.gains(baseline.plan, changed.plan)]

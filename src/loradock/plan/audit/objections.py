@@ -19,31 +19,31 @@ LONGEST_UNSAVED_SECONDS = 600
 Objection = Callable[[Context, Context], str | None]
 
 
-def objection(baseline: Context, after: Context) -> str | None:
+def objection(baseline: Context, changed: Context) -> str | None:
     """The first reason against proposing `after`, or None."""
-    return next((why for look in OBJECTIONS if (why := look(baseline, after)) is not None), None)
+    return next((why for look in OBJECTIONS if (why := look(baseline, changed)) is not None), None)
 
 
-def _unknown_rates(_: Context, after: Context) -> str | None:
-    if has_rates(after):
+def _unknown_rates(_: Context, changed: Context) -> str | None:
+    if has_rates(changed):
         return None
     return (
         "many CPUs have no 16-bit instructions, and are several times slower with it then; `loradock diagnose` measures"
     )
 
 
-def _more_workers_than_planned(baseline: Context, after: Context) -> str | None:
+def _more_workers_than_planned(baseline: Context, changed: Context) -> str | None:
     """The plan's own reason, where it would take fewer workers by itself."""
-    was, now = (each.plan.dataloader.value.workers for each in (baseline, after))
+    was, workers = (context.plan.dataloader.value.workers for context in (baseline, changed))
     free = changed_config(baseline.config, ["train.workers=auto"])
     planned = dataloader.decide(context_of(baseline.plan, free, facts=baseline.facts))
-    return planned.why if now > was and now > planned.value.workers else None
+    return planned.why if workers > was and workers > planned.value.workers else None
 
 
-def _too_long_unsaved(baseline: Context, after: Context) -> str | None:
-    was, now = (each.plan.cadence.value.save for each in (baseline, after))
-    seconds = now * predicted(after).step
-    if now <= was or seconds <= LONGEST_UNSAVED_SECONDS:
+def _too_long_unsaved(baseline: Context, changed: Context) -> str | None:
+    was, intervals = (context.plan.cadence.value.save for context in (baseline, changed))
+    seconds = intervals * predicted(changed).step
+    if intervals <= was or seconds <= LONGEST_UNSAVED_SECONDS:
         return None
     return f"an interrupted run would repeat up to {seconds / 60:.0f} min"
 

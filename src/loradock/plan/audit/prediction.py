@@ -57,8 +57,8 @@ def tokens_per_second(baseline: Context) -> float:
 
 def predicted(baseline: Context) -> Prediction:
     """The prediction for a plan on its machine."""
-    again = 1 + FORWARD_SHARE * held_passes.run_twice(baseline)
-    device, host = (again * each for each in (_fast(baseline) if baseline.engine.plans_shapes else _peft(baseline)))
+    forwards = 1 + FORWARD_SHARE * held_passes.run_twice(baseline)
+    device, host = (forwards * part for part in (_fast(baseline) if baseline.engine.plans_shapes else _peft(baseline)))
     waiting = max(0.0, host - device)
     cadence, passes = baseline.plan.cadence.value, device + waiting
     forward = passes * FORWARD_SHARE * baseline.data.validation_rows / baseline.config.step_samples

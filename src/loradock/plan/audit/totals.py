@@ -37,24 +37,26 @@ def together(
 
     `findings` are those of the baseline, in order. What was set once is not set again; whatever is taken fits.
     """
-    taken: list[Trial] = []
-    now = baseline
-    while (trial := _best(findings, taken, is_wanted=is_wanted)) is not None:
-        taken.append(trial)
-        now = changed(now, trial.settings, at_length=at_length)
-        findings, _ = considered(now, at_length=at_length)
+    picks: list[Trial] = []
+    current = baseline
+    while (trial := _best(findings, picks, is_wanted=is_wanted)) is not None:
+        picks.append(trial)
+        current = changed(current, trial.settings, at_length=at_length)
+        findings, _ = considered(current, at_length=at_length)
     nothing = Gain(low=1.0, high=1.0, source="nothing is left")
-    return Total(trials=tuple(taken), gain=gain(baseline, now) if taken else nothing, after=now if taken else None)
+    return Total(
+        trials=tuple(picks), gain=gain(baseline, current) if picks else nothing, after=current if picks else None
+    )
 
 
 def _best(
-    findings: Sequence[Opportunity], taken: Sequence[Trial], *, is_wanted: Callable[[Opportunity], bool]
+    findings: Sequence[Opportunity], picks: Sequence[Trial], *, is_wanted: Callable[[Opportunity], bool]
 ) -> Trial | None:
     """The first that is wanted and whose keys are free."""
-    used = {key_of(setting) for each in taken for setting in each.settings}
-    for each in findings:
-        if is_wanted(each) and not used & {key_of(setting) for setting in each.trial.settings}:
-            return each.trial
+    keys = {key_of(setting) for trial in picks for setting in trial.settings}
+    for finding in findings:
+        if is_wanted(finding) and not keys & {key_of(setting) for setting in finding.trial.settings}:
+            return finding.trial
     return None
 
 

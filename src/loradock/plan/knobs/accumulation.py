@@ -12,8 +12,8 @@ def decide(context: Context) -> Decision[int]:
     micro = context.plan.micro_batch.value
     if not context.plan.packing.value:
         passes = math.ceil(total / micro)
-        each = math.ceil(passes / processes)
-        why = f"{total} samples a step = {processes} process(es) x {each} micro-batch(es) of up to {micro}"
+        passes_each = math.ceil(passes / processes)
+        why = f"{total} samples a step = {processes} process(es) x {passes_each} micro-batch(es) of up to {micro}"
     else:
         budget_tokens = micro * context.data.limit_tokens
         tokens = total * context.data.mean_tokens

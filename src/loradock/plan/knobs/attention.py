@@ -12,14 +12,14 @@ GAIN = Stated(low=1.0, high=1.4, source=f"{CLAIMED}: 30 to 40 %; SDPA has the sa
 
 def decide(context: Context) -> Decision[str]:
     """flash-attn where it is installed and the GPU has it; otherwise torch's SDPA, which picks its own kernel."""
-    wanted = context.config.model.attention
+    setting = context.config.model.attention
     obstacle = flash_obstacle(context)
-    if wanted == "flash_attention_2" and obstacle:
+    if setting == "flash_attention_2" and obstacle:
         raise EnvironmentUnfit(
             f"attention flash_attention_2 cannot be used: {obstacle}", hint="--set model.attention=sdpa"
         )
-    if wanted != "auto":
-        return asked("attention", wanted)
+    if setting != "auto":
+        return asked("attention", setting)
     if obstacle and not context.model.has_sdpa:
         why = f"{obstacle}; {context.model.architecture} has no other"
         return Decision(name="attention", value="eager", why=why)
@@ -52,26 +52,26 @@ def is_installed(context: Context) -> bool:
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """flash-attn where nothing is in its way, and SDPA where the model has it; eager is never faster."""
-    now = context.plan.attention.value
-    others = {"flash_attention_2": flash_obstacle(context) is None, "sdpa": context.model.has_sdpa}
+    current = context.plan.attention.value
+    alternatives = {"flash_attention_2": flash_obstacle(context) is None, "sdpa": context.model.has_sdpa}
     build = "one setting" if is_installed(context) else "an image with flash-attn (loradock build --flash-attn build)"
     return tuple(
         Trial(
             name=f"attention-{kernel.removesuffix('_attention_2')}",
-            title=f"attention {kernel} instead of {now}",
+            title=f"attention {kernel} instead of {current}",
             settings=(f"model.attention={kernel}",),
-            cause=f"the attention kernel {now}",
+            cause=f"the attention kernel {current}",
             phase="passes",
             stability_risk="low",
             effort=build if kernel == "flash_attention_2" else "one setting",
             minutes=BUILD if kernel == "flash_attention_2" and not is_installed(context) else SHORT_RUN,
             debugging="moderate",
         )
-        for kernel, is_there in others.items()
-        if is_there and kernel != now
+        for kernel, is_there in alternatives.items()
+        if is_there and kernel != current
     )
 
 
-def gains(_before: Plan, after: Plan) -> bool:
+def gains(_before: Plan, changed: Plan) -> bool:
     """flash-attn in the model's own modules."""
-    return after.attention.value == "flash_attention_2" and not engines.of(after.engine.value).has_own_kernels
+    return changed.attention.value == "flash_attention_2" and not engines.of(changed.engine.value).has_own_kernels

@@ -16,15 +16,15 @@ NO_GAIN_ON_CPU = "on a CPU no gain of dense copies was measured (bench/results/w
 
 def decide(context: Context) -> Decision[int]:
     """On a GPU as many as memory allows once activations are kept, which is worth several times more a byte."""
-    wanted, layers = context.config.model.cache_weights, context.model.layers
+    setting, layers = context.config.model.cache_weights, context.model.layers
     obstacle = cache_obstacle(context)
-    if wanted != "auto" and wanted > (0 if obstacle else layers):
+    if setting != "auto" and setting > (0 if obstacle else layers):
         raise ConfigError(
-            f"model.cache_weights is {wanted}: {obstacle or f'{context.model.name} has {layers} layers'}",
+            f"model.cache_weights is {setting}: {obstacle or f'{context.model.name} has {layers} layers'}",
             hint="--set model.cache_weights=auto",
         )
-    if wanted != "auto":
-        return asked("cached_layers", wanted)
+    if setting != "auto":
+        return asked("cached_layers", setting)
     if obstacle:
         return Decision(name="cached_layers", value=0, why=obstacle)
     if not context.on_gpu:
@@ -37,11 +37,11 @@ def decide(context: Context) -> Decision[int]:
 
 def _why(context: Context, count: int) -> str:
     memory = context.fast_memory
-    copies, each = f"{8 * memory.bytes}-bit", f"{memory.dense_layer / 2**20:,.0f} MiB"
+    copies, bits = f"{8 * memory.bytes}-bit", f"{memory.dense_layer / 2**20:,.0f} MiB"
     if not count:
-        return f"a {copies} copy of a layer takes {each}, more than is left of the free memory"
+        return f"a {copies} copy of a layer takes {bits}, more than is left of the free memory"
     layers = "1 layer" if count == 1 else f"{count} layers"
-    return f"keeps {copies} copies of {layers} in the free memory ({each} each): less dequantisation, identical results"
+    return f"keeps {copies} copies of {layers} in the free memory ({bits} each): less dequantisation, identical results"
 
 
 def cache_obstacle(context: Context) -> str | None:
@@ -58,12 +58,12 @@ def propose(context: Context) -> tuple[Trial, ...]:
     plan = context.plan
     if not context.engine.has_cached_layers or not context.config.model.storage.is_dequantised:
         return ()
-    layers, now = plan.model.layers, plan.cached_layers.value
-    wanted = {"all": layers, "none": 0} if context.on_gpu else {"none": 0}
+    layers, current = plan.model.layers, plan.cached_layers.value
+    choices = {"all": layers, "none": 0} if context.on_gpu else {"none": 0}
     return tuple(
         Trial(
             name=f"weight-cache-{name}",
-            title=f"dense weights of {count} of {layers} layers kept instead of {now}",
+            title=f"dense weights of {count} of {layers} layers kept instead of {current}",
             settings=(f"model.cache_weights={count}",),
             cause="weights are dequantised for every product"
             if count
@@ -71,6 +71,6 @@ def propose(context: Context) -> tuple[Trial, ...]:
             phase="passes",
             stability_risk="low" if count else "none",
         )
-        for name, count in wanted.items()
-        if count != now
+        for name, count in choices.items()
+        if count != current
     )

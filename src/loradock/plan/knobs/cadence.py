@@ -39,9 +39,9 @@ def evaluation_interval(context: Context, steps: int) -> int:
     """Steps between evaluations; 0 without a validation part. A forward pass is a third of a training pass."""
     if not context.data.validation_rows:
         return 0
-    wanted = context.config.evaluation.every
-    if wanted != "auto":
-        return wanted
+    setting = context.config.evaluation.every
+    if setting != "auto":
+        return setting
     cost_samples = context.data.validation_rows * FORWARD_SHARE
     least = math.ceil(cost_samples / EVALUATION_SHARE / context.config.step_samples)
     return min(steps, max(1, least, steps // 10))
@@ -54,15 +54,15 @@ def propose(context: Context) -> tuple[Trial, ...]:
 
 def _logging_less_often(context: Context) -> tuple[Trial, ...]:
     """Ten times the steps between lines, at most one line a run."""
-    now, steps = context.plan.cadence.value.log, context.plan.steps.value
-    wanted = min(TIMES * now, steps)
-    if wanted <= now:
+    current, steps = context.plan.cadence.value.log, context.plan.steps.value
+    interval = min(TIMES * current, steps)
+    if interval <= current:
         return ()
     return (
         Trial(
             name="logging-x10",
-            title=f"a metric line every {wanted} steps instead of every {now}",
-            settings=(f"logging.every={wanted}",),
+            title=f"a metric line every {interval} steps instead of every {current}",
+            settings=(f"logging.every={interval}",),
             cause="writing metrics too often",
             phase="logging",
         ),
@@ -72,16 +72,16 @@ def _logging_less_often(context: Context) -> tuple[Trial, ...]:
 def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
     """Ten times the steps between evaluations, where there are any and more than one; early stopping keeps its own."""
     config = context.config
-    now, steps = context.plan.cadence.value.evaluate, context.plan.steps.value
-    wanted = min(TIMES * now, steps // (1 + (config.train.early_stopping or 0)))
-    if wanted <= now:
+    current, steps = context.plan.cadence.value.evaluate, context.plan.steps.value
+    interval = min(TIMES * current, steps // (1 + (config.train.early_stopping or 0)))
+    if interval <= current:
         return ()
     is_judge = config.keeps_best or config.train.early_stopping is not None
     return (
         Trial(
             name="evaluation-x10",
-            title=f"an evaluation every {wanted} steps instead of every {now}",
-            settings=(f"evaluation.every={wanted}",),
+            title=f"an evaluation every {interval} steps instead of every {current}",
+            settings=(f"evaluation.every={interval}",),
             cause="evaluating too often",
             phase="evaluation",
             price="the best checkpoint, or early stopping, is evaluated less often" if is_judge else "",
@@ -92,15 +92,15 @@ def _evaluation_less_often(context: Context) -> tuple[Trial, ...]:
 
 def _checkpoints_less_often(context: Context) -> tuple[Trial, ...]:
     """Ten times the steps between checkpoints, while a run has ten: one that is cut off loses more otherwise."""
-    now, steps = context.plan.cadence.value.save, context.plan.steps.value
-    wanted = min(TIMES * now, steps // FEWEST)
-    if wanted <= now:
+    current, steps = context.plan.cadence.value.save, context.plan.steps.value
+    interval = min(TIMES * current, steps // FEWEST)
+    if interval <= current:
         return ()
     return (
         Trial(
             name="checkpoints-x10",
-            title=f"a checkpoint every {wanted} steps instead of every {now}",
-            settings=(f"checkpoints.every={wanted}",),
+            title=f"a checkpoint every {interval} steps instead of every {current}",
+            settings=(f"checkpoints.every={interval}",),
             cause="saving checkpoints too often",
             phase="saving",
             stability_risk="low",

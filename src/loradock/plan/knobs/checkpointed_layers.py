@@ -20,18 +20,18 @@ def decide(context: Context) -> Decision[int]:
         return Decision(name=NAME, value=layers if is_on else 0, why="the peft backend recomputes all layers or none")
     if not context.engine.plans_shapes:
         return _decide_sharded(context)
-    wanted = context.config.train.checkpointing
-    if wanted != "auto":
-        return asked(NAME, context.asked_layers(wanted))
+    setting = context.config.train.checkpointing
+    if setting != "auto":
+        return asked(NAME, context.asked_layers(setting))
     rows = context.plan.micro_batch.value
     tokens = rows * context.row_tokens
     shape = fitted(context.fast_memory, tokens=tokens, limits=context.limits)
     count = shape.checkpointed if shape else layers
-    kept = context.fast_memory.kept_by_layer(tokens) / 2**20
+    kept_mib = context.fast_memory.kept_by_layer(tokens) / 2**20
     if not count:
-        return Decision(name=NAME, value=0, why=f"all {layers} layers keep {kept:,.0f} MiB each, and it fits")
+        return Decision(name=NAME, value=0, why=f"all {layers} layers keep {kept_mib:,.0f} MiB each, and it fits")
     why = (
-        f"{layers - count} of {layers} layers keep their {kept:,.0f} MiB of activations each; the best "
+        f"{layers - count} of {layers} layers keep their {kept_mib:,.0f} MiB of activations each; the best "
         "use of the memory"
     )
     return Decision(name=NAME, value=count, why=why)
@@ -39,9 +39,9 @@ def decide(context: Context) -> Decision[int]:
 
 def _decide_sharded(context: Context) -> Decision[int]:
     """As few as fit, where not all or none were asked for."""
-    wanted, layers = context.config.train.checkpointing, context.model.layers
-    if wanted != "auto":
-        return asked(NAME, context.asked_layers(wanted))
+    setting, layers = context.config.train.checkpointing, context.model.layers
+    if setting != "auto":
+        return asked(NAME, context.asked_layers(setting))
     if not context.plan.checkpointing.value:
         return Decision(name=NAME, value=0, why="it fits without")
 
@@ -58,31 +58,31 @@ def _decide_sharded(context: Context) -> Decision[int]:
 def propose(context: Context) -> tuple[Trial, ...]:
     """Every other count of layers; only the fast engine knows half."""
     plan = context.plan
-    layers, now = plan.model.layers, plan.checkpointed_layers.value
-    wanted = {0: ("off", "false"), layers: ("on", "true")}
+    layers, current = plan.model.layers, plan.checkpointed_layers.value
+    choices = {0: ("off", "false"), layers: ("on", "true")}
     if context.engine.plans_shapes:
-        wanted = {0: wanted[0], layers // 2: ("half", str(layers // 2)), layers: wanted[layers]}
+        choices = {0: choices[0], layers // 2: ("half", str(layers // 2)), layers: choices[layers]}
     trials = [
         Trial(
             name=f"checkpointing-{name}",
-            title=f"{count} of {layers} layers recomputed instead of {now}",
+            title=f"{count} of {layers} layers recomputed instead of {current}",
             settings=(f"train.checkpointing={value}",),
-            cause=LESS if count < now else MORE,
+            cause=LESS if count < current else MORE,
             phase="passes",
-            stability_risk="low" if count < now else "none",
+            stability_risk="low" if count < current else "none",
         )
-        for count, (name, value) in wanted.items()
-        if count != now
+        for count, (name, value) in choices.items()
+        if count != current
     ]
     is_asked = context.config.train.checkpointing != "auto"
-    return (*([_planned(layers, now)] if is_asked else []), *trials)
+    return (*([_planned(layers, current)] if is_asked else []), *trials)
 
 
-def _planned(layers: int, now: int) -> Trial:
+def _planned(layers: int, current: int) -> Trial:
     return Trial(
         name="checkpointing-auto",
-        title=f"as many of {layers} layers recomputed, as memory requires, instead of {now}",
+        title=f"as many of {layers} layers recomputed, as memory requires, instead of {current}",
         settings=("train.checkpointing=auto",),
-        cause=LESS if now else MORE,
+        cause=LESS if current else MORE,
         phase="passes",
     )

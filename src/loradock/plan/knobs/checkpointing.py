@@ -16,11 +16,11 @@ GPU_ROWS = 8
 
 def decide(context: Context) -> Decision[bool]:
     """Off while a useful micro-batch fits without it, because it costs about a third more compute."""
-    wanted = context.config.train.checkpointing
+    setting = context.config.train.checkpointing
     if context.engine.plans_shapes:
         return _decide_fast(context)
-    if wanted != "auto":
-        return asked("checkpointing", _all_or_none(context, wanted))
+    if setting != "auto":
+        return asked("checkpointing", _all_or_none(context, setting))
     micro = context.config.train.micro_batch
     rows = micro if micro != "auto" else min(GPU_ROWS, context.useful_rows)
     need = context.expected_bytes(micro_batch=rows, checkpointing=False, optimizer=optimizers.DEFAULT.name)["total"]
@@ -30,9 +30,9 @@ def decide(context: Context) -> Decision[bool]:
 
 
 def _decide_fast(context: Context) -> Decision[bool]:
-    wanted, layers = context.config.train.checkpointing, context.model.layers
-    if wanted != "auto":
-        return asked("checkpointing", context.asked_layers(wanted) >= layers - 1)
+    setting, layers = context.config.train.checkpointing, context.model.layers
+    if setting != "auto":
+        return asked("checkpointing", context.asked_layers(setting) >= layers - 1)
     choice = context.fast_choice()
     count = choice.shape.checkpointed if choice else layers
     why = f"the activations of all {layers} layers fit: no layer is recomputed"
@@ -41,8 +41,8 @@ def _decide_fast(context: Context) -> Decision[bool]:
     return Decision(name="checkpointing", value=count >= layers - 1, why=why)
 
 
-def _all_or_none(context: Context, wanted: bool | int) -> bool:
-    count = context.asked_layers(wanted)
+def _all_or_none(context: Context, setting: bool | int) -> bool:
+    count = context.asked_layers(setting)
     if context.engine.recomputes_any_count:
         return count > 0
     if 0 < count < context.model.layers:

@@ -16,13 +16,13 @@ GAIN = Stated(low=1.0, high=1.25, source=f"{CLAIMED}: 15 to 25 % (docs/gpu.md, q
 
 def decide(context: Context) -> Decision[str]:
     """Only what was asked for: no GPU has shown yet that it pays. Raises ConfigError where it cannot be."""
-    wanted = context.config.train.compile
-    if wanted == OFF:
+    setting = context.config.train.compile
+    if setting == OFF:
         why = "not asked for: compiling takes a minute or more, and does not speed up products with 4-bit weights"
         return Decision(name=NAME, value=OFF, why=why)
     for obstacle, remedy in obstacles(context):
-        raise ConfigError(f"train.compile {wanted} cannot be used: {obstacle}", hint=f"--set {remedy}")
-    return asked(NAME, wanted)
+        raise ConfigError(f"train.compile {setting} cannot be used: {obstacle}", hint=f"--set {remedy}")
+    return asked(NAME, setting)
 
 
 def obstacles(context: Context) -> Iterator[tuple[str, str]]:
@@ -68,13 +68,13 @@ def propose(context: Context) -> tuple[Trial, ...]:
     if not context.engine.has_compile:
         return ()
     is_off = config.train.compile == OFF
-    held = (f"engine={context.engine.name}",) if config.engine == "auto" else ()
-    wanted = "default" if is_off else OFF
+    engine_setting = (f"engine={context.engine.name}",) if config.engine == "auto" else ()
+    choice = "default" if is_off else OFF
     return (
         Trial(
-            name=f"compile-{wanted}",
+            name=f"compile-{choice}",
             title="decoder layers compiled" if is_off else f"eager layers instead of {config.train.compile}",
-            settings=(f"train.compile={wanted}", *held),
+            settings=(f"train.compile={choice}", *engine_setting),
             cause="layers run operator by operator" if is_off else "compiling, or the compiled code",
             phase="passes",
             price="the first step waits a minute or more for the compiler" if is_off else "",
@@ -86,6 +86,6 @@ def propose(context: Context) -> tuple[Trial, ...]:
     )
 
 
-def gains(before: Plan, _after: Plan) -> bool:
+def gains(baseline: Plan, _after: Plan) -> bool:
     """Compiled, where nothing was."""
-    return before.compile.value == OFF
+    return baseline.compile.value == OFF

@@ -11,28 +11,28 @@ GAIN = Stated(low=1.5, high=8.0, source="published: tensor cores' peaks against 
 
 def decide(context: Context) -> Decision[str]:
     """bfloat16 from sm80, float16 below (no tensor cores for bfloat16), float32 on the CPU."""
-    wanted = context.config.model.compute_dtype
+    setting = context.config.model.compute_dtype
     if not context.on_gpu:
-        if wanted == "float16":
+        if setting == "float16":
             raise EnvironmentUnfit(
                 "compute_dtype float16 needs a GPU: the CPU has no float16 loss scaling",
                 hint="--set model.compute_dtype=float32 (or bfloat16)",
             )
-        if wanted != "auto":
-            return asked("compute_dtype", wanted)
+        if setting != "auto":
+            return asked("compute_dtype", setting)
         return Decision(
             name="compute_dtype",
             value="float32",
             why="on a CPU: float32; the last bits depend on its instruction set and threads",
         )
     gpu = context.facts.gpu
-    if wanted == "bfloat16" and gpu.capability < FIRST_BFLOAT16:
+    if setting == "bfloat16" and gpu.capability < FIRST_BFLOAT16:
         raise EnvironmentUnfit(
             f"compute_dtype bfloat16 needs sm80 or newer; {gpu.name} is {gpu.architecture}",
             hint="--set model.compute_dtype=float16",
         )
-    if wanted != "auto":
-        return asked("compute_dtype", wanted)
+    if setting != "auto":
+        return asked("compute_dtype", setting)
     if gpu.capability >= FIRST_BFLOAT16:
         return Decision(
             name="compute_dtype", value="bfloat16", why=f"{gpu.architecture}: float32's range, no loss scaling"
@@ -79,21 +79,21 @@ def _products(context: Context) -> tuple[Trial, ...]:
     if context.plan.compute_dtype.value != "float32":
         return ()
     is_old = context.plan.device.value == "cuda" and context.facts.gpu.capability < (8, 0)
-    wanted = "float16" if is_old else "bfloat16"
+    choice = "float16" if is_old else "bfloat16"
     return (
         Trial(
-            name=f"compute-{wanted}",
-            title=f"products in {wanted} instead of float32",
-            settings=(f"model.compute_dtype={wanted}",),
+            name=f"compute-{choice}",
+            title=f"products in {choice} instead of float32",
+            settings=(f"model.compute_dtype={choice}",),
             cause="products in float32",
             phase="passes",
-            price=f"products are rounded to {wanted}",
+            price=f"products are rounded to {choice}",
             accuracy_risk="low",
             stability_risk="moderate" if is_old else "none",
         ),
     )
 
 
-def gains(before: Plan, after: Plan) -> bool:
+def gains(baseline: Plan, changed: Plan) -> bool:
     """16 bits in place of 32, on a GPU."""
-    return before.compute_dtype.value == "float32" and after.device.value == "cuda"
+    return baseline.compute_dtype.value == "float32" and changed.device.value == "cuda"

@@ -12,12 +12,12 @@ NAME = "cpu_offload"
 
 def decide(context: Context) -> Decision[bool]:
     """Only where nothing else fits. Raises OutOfMemory where that does not help either."""
-    wanted, mode = context.config.train.cpu_offload, context.plan.parallel.value
+    setting, mode = context.config.train.cpu_offload, context.plan.parallel.value
     obstacle = _obstacle(context)
-    if wanted is True and obstacle:
+    if setting is True and obstacle:
         raise ConfigError(f"train.cpu_offload cannot be used: {obstacle}", hint="--set train.cpu_offload=auto")
-    if wanted != "auto":
-        return asked(NAME, wanted)
+    if setting != "auto":
+        return asked(NAME, setting)
     if obstacle:
         return Decision(name=NAME, value=False, why=obstacle)
     have = context.memory_bytes

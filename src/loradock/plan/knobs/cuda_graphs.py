@@ -22,12 +22,12 @@ MOVING = ("activations", "in flight", "batch")
 
 def decide(context: Context) -> Decision[bool]:
     """On where the host is expected to be slower than the GPU by a margin, and memory has space for their buffers."""
-    wanted = context.config.train.cuda_graphs
+    setting = context.config.train.cuda_graphs
     obstacle = graph_obstacle(context)
-    if wanted is True and obstacle:
+    if setting is True and obstacle:
         raise ConfigError(f"train.cuda_graphs cannot be used: {obstacle}", hint="--set train.cuda_graphs=auto")
-    if wanted != "auto":
-        return asked(NAME, wanted)
+    if setting != "auto":
+        return asked(NAME, setting)
     if obstacle := obstacle or _attention_obstacle(context):
         return Decision(name=NAME, value=False, why=obstacle)
     shape = _shape(context)

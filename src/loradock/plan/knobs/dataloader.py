@@ -16,10 +16,10 @@ GAIN = Stated(
 
 def decide(context: Context) -> Decision[DataLoader]:
     """No workers for small data; rows are tokenised ahead, so a worker only gathers and pads."""
-    asked = context.config.train.workers
+    setting = context.config.train.workers
     most = memory.loader_workers(context.facts)
-    if asked != "auto":
-        workers, why = asked, "set in the configuration"
+    if setting != "auto":
+        workers, why = setting, "set in the configuration"
     elif context.data.train_rows < SMALL_ROWS:
         workers, why = 0, f"{context.data.train_rows} rows: starting a worker costs more than it saves"
     elif not context.on_gpu:
@@ -40,26 +40,28 @@ def decide(context: Context) -> Decision[DataLoader]:
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """None where there are some; twice as many, at least two, where the machine has the cores."""
-    facts, now = context.facts, context.plan.dataloader.value.workers
-    more = min(max(FEWEST, 2 * now), facts.cpus // facts.processes_here)
+    facts, current = context.facts, context.plan.dataloader.value.workers
+    more = min(max(FEWEST, 2 * current), facts.cpus // facts.processes_here)
     trials = (
-        [_trial("data-workers-more", now, more, cause="the loader is too slow for the steps")] if more > now else []
+        [_trial("data-workers-more", current, more, cause="the loader is too slow for the steps")]
+        if more > current
+        else []
     )
-    if now:
-        trials.append(_trial("data-workers-0", now, 0, cause="passing data from data loader processes"))
+    if current:
+        trials.append(_trial("data-workers-0", current, 0, cause="passing data from data loader processes"))
     return tuple(trials)
 
 
-def _trial(name: str, now: int, wanted: int, *, cause: str) -> Trial:
+def _trial(name: str, current: int, workers: int, *, cause: str) -> Trial:
     return Trial(
         name=name,
-        title=f"{wanted} data workers instead of {now}",
-        settings=(f"train.workers={wanted}",),
+        title=f"{workers} data workers instead of {current}",
+        settings=(f"train.workers={workers}",),
         cause=cause,
         phase="data",
     )
 
 
-def gains(before: Plan, after: Plan) -> bool:
+def gains(baseline: Plan, changed: Plan) -> bool:
     """More worker processes."""
-    return after.dataloader.value.workers > before.dataloader.value.workers
+    return changed.dataloader.value.workers > baseline.dataloader.value.workers

@@ -9,15 +9,15 @@ NOTICEABLE_BYTES = 256 << 20
 
 def decide(context: Context) -> Decision[str]:
     """A GPU when one is visible; a request for cuda without a GPU is refused."""
-    asked = context.config.device
+    setting = context.config.device
     facts = context.facts
-    if asked == "cuda" and not facts.has_gpu:
+    if setting == "cuda" and not facts.has_gpu:
         raise EnvironmentUnfit(
             "device is cuda, but no GPU is visible to this process",
             hint="start the container with --gpus all, check CUDA_VISIBLE_DEVICES, or use --set device=cpu",
         )
-    if asked == "cpu" or not facts.has_gpu:
-        why = "set in the configuration" if asked == "cpu" else "no GPU is visible"
+    if setting == "cpu" or not facts.has_gpu:
+        why = "set in the configuration" if setting == "cpu" else "no GPU is visible"
         return Decision(name="device", value="cpu", why=why)
     gpu = facts.gpu
     why = f"{gpu.name}, {gpu.memory_bytes / 2**30:.0f} GiB, {gpu.architecture}"

@@ -16,16 +16,16 @@ NAME = "engine"
 
 def decide(context: Context) -> Decision[str]:
     """fast wherever it serves. Raises ConfigError where it was asked for and does not."""
-    wanted, mode = context.config.engine, context.plan.parallel.value
-    preferred, *others = engines.serving(mode)
-    if not others:
+    setting, mode = context.config.engine, context.plan.parallel.value
+    preferred, *alternatives = engines.serving(mode)
+    if not alternatives:
         return Decision(name=NAME, value=preferred.name, why=preferred.reason.format(mode=mode))
-    if wanted != "auto":
-        if obstacle := context.obstacle(engines.of(wanted).cannot):
-            raise ConfigError(f"engine {wanted} cannot be used: {obstacle}", hint="--set engine=auto")
-        return asked(NAME, wanted)
+    if setting != "auto":
+        if obstacle := context.obstacle(engines.of(setting).cannot):
+            raise ConfigError(f"engine {setting} cannot be used: {obstacle}", hint="--set engine=auto")
+        return asked(NAME, setting)
     if obstacle := context.obstacle(preferred.cannot):
-        return Decision(name=NAME, value=others[0].name, why=f"{preferred.title} cannot be used: {obstacle}")
+        return Decision(name=NAME, value=alternatives[0].name, why=f"{preferred.title} cannot be used: {obstacle}")
     return Decision(name=NAME, value=preferred.name, why=f"it supports {context.model.architecture} and all settings")
 
 

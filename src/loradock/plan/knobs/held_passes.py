@@ -17,20 +17,20 @@ ALL = "all"
 
 def decide(context: Context) -> Decision[int | str]:
     """As many as fit beside one that is computed."""
-    wanted = context.config.embedding.passes
+    setting = context.config.embedding.passes
     if not context.config.objective_spec.embeds:
         return Decision(name=NAME, value=0, why=f"{NOT_APPLICABLE}objective {context.config.objective}")
-    if wanted != "auto":
-        return asked(NAME, ALL if wanted == "direct" else 0)
+    if setting != "auto":
+        return asked(NAME, ALL if setting == "direct" else 0)
     passes = step_passes(context)
     expected = expected_bytes(context)
     need = vectors(context) + expected["total"]
-    held = pairs.most_held(context.memory_bytes - need, expected["activations"], passes=passes)
-    sizes = of_memory(need + expected["activations"] * max(0, held - (held == passes)), context.memory_bytes)
-    if held == passes:
+    most = pairs.most_held(context.memory_bytes - need, expected["activations"], passes=passes)
+    sizes = of_memory(need + expected["activations"] * max(0, most - (most == passes)), context.memory_bytes)
+    if most == passes:
         return Decision(name=NAME, value=ALL, why=f"direct: all {passes} passes of a step fit, {sizes}")
-    why = f"{held} of the {passes} passes of a step keep their activations, {sizes}; the others run forward twice"
-    return Decision(name=NAME, value=held, why=why)
+    why = f"{most} of the {passes} passes of a step keep their activations, {sizes}; the others run forward twice"
+    return Decision(name=NAME, value=most, why=why)
 
 
 def step_passes(context: Context) -> int:
@@ -52,17 +52,17 @@ def expected_bytes(context: Context) -> dict[str, int]:
 
 def vectors(context: Context) -> int:
     """Bytes of the vectors and scores of a step."""
-    own = context.config.embedding
-    return pairs.vector_bytes(context.model, queries=own.global_batch, negatives=own.negatives)
+    embedding = context.config.embedding
+    return pairs.vector_bytes(context.model, queries=embedding.global_batch, negatives=embedding.negatives)
 
 
 def run_twice(context: Context) -> float:
     """The share of a step's tokens that is run forward a second time."""
-    config, held = context.config, context.plan.held_passes.value
-    if not config.objective_spec.embeds or held == ALL:
+    config, passes_kept = context.config, context.plan.held_passes.value
+    if not config.objective_spec.embeds or passes_kept == ALL:
         return 0.0
     documents = config.embedding.global_batch * (2 + config.embedding.negatives)
-    return min(1.0, documents / context.step_samples) * (1 - min(1.0, int(held) / step_passes(context)))
+    return min(1.0, documents / context.step_samples) * (1 - min(1.0, int(passes_kept) / step_passes(context)))
 
 
 def with_vectors(expected: dict[str, int], context: Context) -> dict[str, int]:
@@ -70,9 +70,9 @@ def with_vectors(expected: dict[str, int], context: Context) -> dict[str, int]:
     if not context.config.objective_spec.embeds:
         return expected
     asked_for, passes = context.plan.held_passes.value, step_passes(context)
-    held = passes - 1 if asked_for == ALL else min(int(asked_for), passes - 1)
+    passes_kept = passes - 1 if asked_for == ALL else min(int(asked_for), passes - 1)
     parts = {name: size for name, size in expected.items() if name != "total"}
-    parts |= {"vectors and scores": vectors(context), "passes that stay": held * expected["activations"]}
+    parts |= {"vectors and scores": vectors(context), "passes that stay": passes_kept * expected["activations"]}
     return {**parts, "total": sum(parts.values())}
 
 

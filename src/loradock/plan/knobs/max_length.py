@@ -54,10 +54,11 @@ def price(data: DataFacts, length: int, *, least: float, most: float, long_rows:
             f"up to {rows:,} of {data.train_rows:,} rows are split: what is learned beyond their last {length} tokens "
             f"no longer sees all that comes before it; `loradock data stats --lengths {length}` counts them"
         )
-    whole = data.tokens if is_dropping else round(most * data.tokens)
+    trained_tokens = data.tokens if is_dropping else round(most * data.tokens)
     doing = "dropped whole" if is_dropping else "cut off"
     floor = f"{least:.0%} to " if least > 0 else "up to "
     return (
-        f"{floor}{whole / data.tokens:.0%} of the tokens in up to {rows:,} of {data.train_rows:,} rows are {doing}; "
+        f"{floor}{trained_tokens / data.tokens:.0%} of the tokens in up to {rows:,} of {data.train_rows:,} rows "
+        f"are {doing}; "
         f"`loradock data stats --lengths {length}` counts them"
     )

@@ -18,9 +18,9 @@ PADDED = "the micro-batch is large: more rows are padded to its longest"
 
 def decide(context: Context) -> Decision[int]:
     """The most that fits in memory and still is of use; OutOfMemory where not even one row fits on a GPU."""
-    wanted = context.config.train.micro_batch
-    if wanted != "auto":
-        return asked("micro_batch", wanted)
+    setting = context.config.train.micro_batch
+    if setting != "auto":
+        return asked("micro_batch", setting)
     return _decide_fast(context) if context.engine.plans_shapes else _decide_peft(context)
 
 
@@ -78,8 +78,8 @@ def fits_paged(context: Context) -> bool:
     """Whether one row fits with the engine's fallback, all layers checkpointed and the optimiser's state paged."""
     if context.engine.fallback is None:
         return False
-    other = replace(context, plan=context.plan.supposing(engine=context.engine.fallback))
-    paged = other.expected_bytes(micro_batch=1, checkpointing=True, optimizer=optimizers.SMALLEST.name)
+    fallback = replace(context, plan=context.plan.supposing(engine=context.engine.fallback))
+    paged = fallback.expected_bytes(micro_batch=1, checkpointing=True, optimizer=optimizers.SMALLEST.name)
     return paged["total"] <= context.memory_bytes
 
 
@@ -100,8 +100,8 @@ def _decide_fast(context: Context) -> Decision[int]:
     """The budget of the fastest shape that fits."""
     choice = context.fast_choice()
     if choice is None:
-        wanted = context.config.train.checkpointing
-        layers = context.model.layers if wanted == "auto" else context.asked_layers(wanted)
+        setting = context.config.train.checkpointing
+        layers = context.model.layers if setting == "auto" else context.asked_layers(setting)
         cached = context.limits.cached or 0
         expected = context.expected_bytes(
             micro_batch=1, checkpointing=layers, optimizer=optimizers.DEFAULT.name, cached_layers=cached
@@ -120,41 +120,41 @@ def _decide_fast(context: Context) -> Decision[int]:
 def propose(context: Context) -> tuple[Trial, ...]:
     """Larger only where a step takes several passes: else there is nothing left to put into one."""
     config, plan = context.config, context.plan
-    now = plan.micro_batch.value
-    larger = min(2 * now, config.step_samples)
+    current = plan.micro_batch.value
+    larger = min(2 * current, config.step_samples)
     trials: list[Trial] = []
     if config.train.micro_batch != "auto":
         trials.append(_as_planned(context))
-    if plan.accumulation.value > 1 and larger > now:
+    if plan.accumulation.value > 1 and larger > current:
         trials.append(_trial(context, "micro-batch-x2", larger))
-    if now > 1:
-        trials.append(_trial(context, "micro-batch-x0.5", now // 2))
+    if current > 1:
+        trials.append(_trial(context, "micro-batch-x0.5", current // 2))
     return tuple(trials)
 
 
-def _trial(context: Context, name: str, wanted: int) -> Trial:
-    now = context.plan.micro_batch.value
+def _trial(context: Context, name: str, size: int) -> Trial:
+    current = context.plan.micro_batch.value
     smaller = TOO_LARGE if context.plan.packing.value else PADDED
     return Trial(
         name=name,
-        title=f"micro-batch {wanted} instead of {now}",
-        settings=(f"train.micro_batch={wanted}",),
-        cause=TOO_SMALL if wanted > now else smaller,
+        title=f"micro-batch {size} instead of {current}",
+        settings=(f"train.micro_batch={size}",),
+        cause=TOO_SMALL if size > current else smaller,
         phase="passes",
-        stability_risk="low" if wanted > now else "none",
+        stability_risk="low" if size > current else "none",
     )
 
 
 def _as_planned(context: Context) -> Trial:
     free = context.config.model_copy(update={"train": context.config.train.model_copy(update={"micro_batch": "auto"})})
-    now = context.plan.micro_batch.value
+    current = context.plan.micro_batch.value
     try:
-        is_larger = decide(replace(context, config=free)).value > now
+        is_larger = decide(replace(context, config=free)).value > current
     except OutOfMemory:
         is_larger = False
     return Trial(
         name="micro-batch-auto",
-        title=f"the micro-batch as planned instead of {now}",
+        title=f"the micro-batch as planned instead of {current}",
         settings=("train.micro_batch=auto",),
         cause=TOO_SMALL if is_larger else TOO_LARGE if context.plan.packing.value else PADDED,
         phase="passes",

@@ -14,11 +14,11 @@ GAIN = Stated(
 
 def decide(context: Context) -> Decision[str]:
     """Fused AdamW; paged 8-bit only where the smallest batch does not fit with it."""
-    wanted = context.config.train.optimizer
-    if context.plan.device.value not in optimizers.named(wanted).devices:
-        raise EnvironmentUnfit(f"optimizer {wanted} needs a GPU", hint=f"--set train.optimizer={DEFAULT.name}")
-    if wanted != "auto":
-        return asked("optimizer", wanted)
+    setting = context.config.train.optimizer
+    if context.plan.device.value not in optimizers.named(setting).devices:
+        raise EnvironmentUnfit(f"optimizer {setting} needs a GPU", hint=f"--set train.optimizer={DEFAULT.name}")
+    if setting != "auto":
+        return asked("optimizer", setting)
     if len(context.engine.optimizers) == 1:
         why = f"one kernel over all adapters at once; {context.engine.title}'s only one"
         return Decision(name="optimizer", value=context.engine.optimizers[0], why=why)
@@ -34,11 +34,11 @@ def decide(context: Context) -> Decision[str]:
 def propose(context: Context) -> tuple[Trial, ...]:
     """Fused AdamW where it is another; else plain and paged 8-bit AdamW, which show how much there is to gain."""
     plan = context.plan
-    now = plan.optimizer.value
+    current = plan.optimizer.value
     if SMALLEST.name not in context.engine.optimizers:
         return ()
-    if now != DEFAULT.name:
-        return (_trial(context, DEFAULT.name, cause=f"the optimiser {now}"),)
+    if current != DEFAULT.name:
+        return (_trial(context, DEFAULT.name, cause=f"the optimiser {current}"),)
     plain = _trial(context, DEFAULT.instead, cause="the fused optimiser", is_remedy=False)
     paged = _trial(
         context, SMALLEST.name, cause="the optimiser's memory", price="moments in 8 bits", accuracy_risk="low"
@@ -48,19 +48,19 @@ def propose(context: Context) -> tuple[Trial, ...]:
 
 def _trial(
     context: Context,
-    wanted: str,
+    name: str,
     *,
     cause: str,
     price: str = "",
     is_remedy: bool = True,
     accuracy_risk: Risk = "none",
 ) -> Trial:
-    now = context.plan.optimizer.value
-    held = (f"engine={context.engine.name}",) if context.config.engine == "auto" else ()
+    current = context.plan.optimizer.value
+    engine_setting = (f"engine={context.engine.name}",) if context.config.engine == "auto" else ()
     return Trial(
-        name=f"optimizer-{wanted.replace('_', '-')}",
-        title=f"optimiser {wanted} instead of {now}",
-        settings=(f"train.optimizer={wanted}", *held),
+        name=f"optimizer-{name.replace('_', '-')}",
+        title=f"optimiser {name} instead of {current}",
+        settings=(f"train.optimizer={name}", *engine_setting),
         cause=cause,
         phase="optimizer",
         price=price,
@@ -69,6 +69,6 @@ def _trial(
     )
 
 
-def gains(before: Plan, after: Plan) -> bool:
+def gains(baseline: Plan, changed: Plan) -> bool:
     """One kernel in place of several."""
-    return after.optimizer.value == DEFAULT.name and before.optimizer.value != DEFAULT.name
+    return changed.optimizer.value == DEFAULT.name and baseline.optimizer.value != DEFAULT.name

@@ -14,12 +14,12 @@ def decide(context: Context) -> Decision[bool]:
 
     ConfigError where it was asked for and recurrent layers, which know no documents, would leak.
     """
-    wanted = context.config.train.packing
-    if context.model.recurrence and wanted is True:
+    setting = context.config.train.packing
+    if context.model.recurrence and setting is True:
         what = f"train.packing cannot be used with {context.model.architecture}: {CARRIES_ON}"
         raise ConfigError(what, hint="--set train.packing=false")
-    if wanted != "auto":
-        return asked("packing", wanted)
+    if setting != "auto":
+        return asked("packing", setting)
     if context.engine.always_packs:
         why = f"{context.engine.title} always packs; order and samples per step stay the same"
         return Decision(name="packing", value=True, why=why)

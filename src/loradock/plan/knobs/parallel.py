@@ -19,21 +19,21 @@ LEAST_BILLIONS = 0.1
 
 def decide(context: Context) -> Decision[str]:
     """ddp wherever the model fits one GPU. Raises EnvironmentUnfit or ConfigError for a mode that cannot be."""
-    wanted, engine, processes = context.config.train.parallel, context.config.engine, context.facts.world_size
+    setting, engine, processes = context.config.train.parallel, context.config.engine, context.facts.world_size
     if processes == 1:
         check_processes(context.config, processes)
         return Decision(name=NAME, value="none", why="one process")
-    if wanted == "auto" and (sharding := _sharding_engine(context.config)):
-        wanted = sharding.modes[0].name
-    if wanted == "auto":
+    if setting == "auto" and (sharding := _sharding_engine(context.config)):
+        setting = sharding.modes[0].name
+    if setting == "auto":
         return _decide_by_memory(context)
-    if engine != "auto" and engines.of(engine) not in engines.serving(wanted):
+    if engine != "auto" and engines.of(engine) not in engines.serving(setting):
         raise ConfigError(
-            f"train.parallel is {wanted}, and engine {engine} does not support it", hint="--set engine=auto"
+            f"train.parallel is {setting}, and engine {engine} does not support it", hint="--set engine=auto"
         )
-    if obstacle := context.obstacle(engines.MODES[wanted].cannot):
-        raise ConfigError(f"train.parallel {wanted} cannot be used: {obstacle}", hint="--set train.parallel=auto")
-    return asked(NAME, wanted)
+    if obstacle := context.obstacle(engines.MODES[setting].cannot):
+        raise ConfigError(f"train.parallel {setting} cannot be used: {obstacle}", hint="--set train.parallel=auto")
+    return asked(NAME, setting)
 
 
 def asks_for_several(config: RunConfig) -> str | None:

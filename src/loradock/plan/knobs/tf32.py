@@ -8,9 +8,9 @@ FIRST_TF32 = (8, 0)
 
 def decide(context: Context) -> Decision[bool]:
     """On where the GPU has it, unless float32 compute was asked for, which stays exact."""
-    wanted = context.config.train.tf32
-    if wanted != "auto":
-        return asked("tf32", wanted)
+    setting = context.config.train.tf32
+    if setting != "auto":
+        return asked("tf32", setting)
     if not context.on_gpu:
         return Decision(name="tf32", value=False, why="a CPU has no TF32")
     architecture = context.facts.gpu.architecture

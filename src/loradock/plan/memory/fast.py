@@ -107,8 +107,8 @@ class FastMemory:
             "in flight": self.in_flight(shape),
             "batch": shape.tokens * BATCH_BYTES_A_TOKEN,
         }
-        held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
-        parts = {**self.fixed, **held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
+        parts_held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
+        parts = {**self.fixed, **parts_held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
         return {**parts, "total": sum(parts.values())}
 
     def total(self, shape: Shape) -> int:
@@ -203,10 +203,10 @@ class FastMemory:
     def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""
         wide = self.widths
-        held = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
+        recomputed = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
         matrix = wide.hidden * wide.projected * has_dense
-        after = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
-        return int(held + max(after, self._attention_workspace(tokens)))
+        gradients = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
+        return int(recomputed + max(gradients, self._attention_workspace(tokens)))
 
     def _attention_workspace(self, tokens: int) -> float:
         wide, setting = self.widths, self.setting
@@ -231,8 +231,8 @@ class FastMemory:
         in training their gradient.
         """
         copies = 0 if self.setting.on_gpu else 1 if self.bytes == FLOAT else 2
-        own = min(tokens * self.widths.vocabulary, PLAIN_LOGITS) * FLOAT * copies
-        return hidden * self._hidden(tokens) + self._logits(tokens) + own
+        logits = min(tokens * self.widths.vocabulary, PLAIN_LOGITS) * FLOAT * copies
+        return hidden * self._hidden(tokens) + self._logits(tokens) + logits
 
     def _logits(self, tokens: int) -> int:
         row = self.widths.vocabulary * self.bytes

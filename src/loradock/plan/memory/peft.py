@@ -86,12 +86,12 @@ def beyond_mean(model: ModelFacts, *, dtype: str) -> float:
 def common_inputs(model: ModelFacts) -> float:
     """Inputs of a layer's adapters, one that several share counted once; attention's output is counted as that."""
     targets = set(model.targets)
-    chosen = {
+    inputs = {
         (layer.name.rpartition(".")[0], layer.columns)
         for layer in model.linears
         if layer.name in targets and not layer.name.endswith(".o_proj")
     }
-    return sum(columns for _, columns in chosen) / model.layers
+    return sum(columns for _, columns in inputs) / model.layers
 
 
 def gpu_copies(model: ModelFacts, *, has_mask: bool) -> float:
@@ -118,10 +118,10 @@ def activation_bytes(
     the widest input, with the float32 one of its adapter.
     """
     mask = 0 if attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
-    each = layer_bytes_per_token(
+    per_token = layer_bytes_per_token(
         model, dtype=dtype, has_dropout=has_dropout, on_gpu=on_gpu, has_mask=attention != "flash_attention_2"
     )
-    layer = batch.tokens * each + mask
+    layer = batch.tokens * per_token + mask
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + BYTES["float32"])
     inputs = input_bytes(model, batch, dtype=dtype)
     heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype)

@@ -92,7 +92,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
     """Bytes on one GPU by component, with `total` last."""
     on_gpu = 0 if sharing.cpu_offload else 1
     adapters = model.adapter_parameters(setting.rank)
-    found = {
+    parts_by_name = {
         "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
         "scales": int(model.linear_parameters * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
@@ -104,9 +104,9 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * setting.storage.is_quantised,
         "runtime": setting.runtime_bytes,
     }
-    total = sum(found.values())
-    found["fragmentation"] = int(total * (FRAGMENTATION - 1))
-    return {**found, "total": total + found["fragmentation"]}
+    total = sum(parts_by_name.values())
+    parts_by_name["fragmentation"] = int(total * (FRAGMENTATION - 1))
+    return {**parts_by_name, "total": total + parts_by_name["fragmentation"]}
 
 
 def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
@@ -134,9 +134,9 @@ def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[i
 
     Cut weights are gathered for the forward and again for the backward pass; gradients travel in float32.
     """
-    others = (sharing.processes - 1) / sharing.processes
+    share = (sharing.processes - 1) / sharing.processes
     weights = 2 * (packed_bytes(model, setting) + other_bytes(model, setting)) if sharing.of_weights > 1 else 0
-    return int(weights * others), int(2 * model.adapter_parameters(setting.rank) * FLOAT * others)
+    return int(weights * share), int(2 * model.adapter_parameters(setting.rank) * FLOAT * share)
 
 
 def adapter_bytes(adapters: int, *, setting: Setting, sharing: Sharing) -> int:
@@ -164,10 +164,10 @@ def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> in
 
     One that is recomputed is whole for that time; in flight is the gradient of the widest input, and its adapter's.
     """
-    dtype, again = setting.dtype, setting.checkpointed
+    dtype, recomputed = setting.dtype, setting.checkpointed
     mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
     layer = batch.tokens * layer_bytes_per_token(model, dtype=dtype, has_dropout=setting.has_dropout) + mask
     inputs = batch.tokens * model.hidden * BYTES[dtype]
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT)
-    whole = layer + batch.tokens * beyond_mean(model, dtype=dtype)
-    return int((model.layers - again) * layer + again * inputs + (whole if again else 0)) + in_flight
+    total = layer + batch.tokens * beyond_mean(model, dtype=dtype)
+    return int((model.layers - recomputed) * layer + recomputed * inputs + (total if recomputed else 0)) + in_flight

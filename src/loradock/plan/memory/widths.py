@@ -46,9 +46,9 @@ class Widths:
 def widths(model: ModelFacts, *, rank: int) -> Widths:
     """Those of the model with adapters of this rank on its targets."""
     targets, family = set(model.targets), BY_DECODER.get(model.decoder)
-    each = 1 / max(1, model.layers)
-    attended = sum(layer.columns for layer in _ending(model, "o_proj")) * each or float(model.hidden)
-    outputs = sum(layer.rows for layer in model.linears) * each
+    share = 1 / max(1, model.layers)
+    attended = sum(layer.columns for layer in _ending(model, "o_proj")) * share or float(model.hidden)
+    outputs = sum(layer.rows for layer in model.linears) * share
     inner = widest_input(model)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     return Widths(
@@ -59,8 +59,8 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         inner=inner,
         outputs=outputs,
         capped_heads=model.capped_heads,
-        ranks=rank * sum(layer.name in targets for layer in model.linears) * each,
-        weights=model.linear_parameters * each,
+        ranks=rank * sum(layer.name in targets for layer in model.linears) * share,
+        weights=model.linear_parameters * share,
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),

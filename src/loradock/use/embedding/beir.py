@@ -43,20 +43,20 @@ def read(folder: Path, *, split: str = "test") -> Retrieval:
     places = {name: place for place, name in enumerate(passages)}
     judged = _judgements(qrels, queries=queries, known={*passages, *empty}, corpus=folder / CORPUS)
     relevant = {query: {name: gain for name, gain in of.items() if gain > 0} for query, of in judged.items()}
-    kept = {query: of for query, of in relevant.items() if of}
-    if not kept:
+    positives = {query: of for query, of in relevant.items() if of}
+    if not positives:
         raise DataError(f"{qrels} names no relevant passage: there is nothing to measure", hint="scores are above 0")
     # A relevant passage without text cannot be found; it stays in what would be ideal.
     missing = {name: len(passages) + place for place, name in enumerate(empty)}
     notes = []
-    if unjudged := len(judged) - len(kept):
+    if unjudged := len(judged) - len(positives):
         notes.append(f"{unjudged:,} queries are left out: {qrels} names no relevant passage for them")
     if empty:
         notes.append(f"{len(empty):,} passages have neither title nor text, and are never found")
     return Retrieval(
-        queries=[queries[name] for name in kept],
+        queries=[queries[name] for name in positives],
         passages=list(passages.values()),
-        gains=[{(places | missing)[name]: gain for name, gain in of.items()} for of in kept.values()],
+        gains=[{(places | missing)[name]: gain for name, gain in of.items()} for of in positives.values()],
         notes=notes,
     )
 
@@ -64,23 +64,23 @@ def read(folder: Path, *, split: str = "test") -> Retrieval:
 def _texts(file: Path, *, may_be_empty: bool) -> tuple[dict[str, str], list[str]]:
     """Texts by id, a title before its text, and the ids of those that are empty."""
     rows = Rows(file)
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     empty: list[str] = []
     for row in rows:
         name = row.values.get("_id")
         text = _text(rows, row)
         if not isinstance(name, str) or not name:
             rows.refuse(row.file, row.line, "_id is missing, or not a string")
-        elif name in found or name in empty:
+        elif name in texts or name in empty:
             rows.refuse(row.file, row.line, f"_id {name!r} stands there twice")
         elif text:
-            found[name] = text
+            texts[name] = text
         elif text is not None and may_be_empty:
             empty.append(name)
         elif text is not None:
             rows.refuse(row.file, row.line, "text is empty")
     rows.check()
-    return found, empty
+    return texts, empty
 
 
 def _text(rows: Rows, row: Row) -> str | None:

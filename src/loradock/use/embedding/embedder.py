@@ -58,16 +58,16 @@ class Embedder:
         self, texts: Sequence[str], *, instruction: str = "", kind: Kind = "passage", progress: Progress | None = None
     ) -> Float32:
         """See `vectors`, of texts that all have one instruction. DataError where it is too long."""
-        made = np.empty((len(texts), self.width), dtype=np.float32)
+        vectors = np.empty((len(texts), self.width), dtype=np.float32)
         for start in range(0, len(texts), WINDOW_ROWS):
             window = texts[start : start + WINDOW_ROWS]
             try:
                 documents = [self.document(text, instruction=instruction, kind=kind) for text in window]
             except RowError as error:
                 raise DataError(str(error), hint="a shorter --instruction") from error
-            counted = None if progress is None else (lambda done, start=start: progress(start + done))
-            made[start : start + WINDOW_ROWS] = self.vectors(documents, progress=counted)
-        return made
+            counted = None if progress is None else (lambda count, start=start: progress(start + count))
+            vectors[start : start + WINDOW_ROWS] = self.vectors(documents, progress=counted)
+        return vectors
 
     def vectors(
         self, documents: Sequence[Document], *, is_unit: bool = True, progress: Progress | None = None
@@ -77,17 +77,17 @@ class Embedder:
         What stands in a batch with a document changes its vector by no more than rounding. `progress` is given the
         number of documents done. Raises ModelError for a vector without direction, OutOfMemory.
         """
-        made = np.empty((len(documents), self.width), dtype=np.float32)
-        done = 0
-        for rows in self._batches([len(each.ids) for each in documents]):
-            made[rows] = self._forward([documents[row] for row in rows])
-            done += len(rows)
+        vectors = np.empty((len(documents), self.width), dtype=np.float32)
+        count = 0
+        for rows in self._batches([len(document.ids) for document in documents]):
+            vectors[rows] = self._forward([documents[row] for row in rows])
+            count += len(rows)
             if progress:
-                progress(done)
-        return made / self._norms(made) if is_unit else made
+                progress(count)
+        return vectors / self._norms(vectors) if is_unit else vectors
 
-    def _norms(self, made: Float32) -> Float32:
-        norms = np.linalg.norm(made, axis=1, keepdims=True)
+    def _norms(self, vectors: Float32) -> Float32:
+        norms = np.linalg.norm(vectors, axis=1, keepdims=True)
         if not np.isfinite(norms).all() or not norms.all():
             what = "a text was embedded as a vector without direction: it is zero or not finite"
             raise ModelError(what, hint="compute in more digits: --dtype float32")
@@ -101,27 +101,27 @@ class Embedder:
 
     def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
         """Places of documents, the longest first: too little memory shows at once, and padding is short."""
-        left = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-        while left:
-            count = max(1, self._batch_tokens // lengths[left[0]])
-            yield left[:count]
-            left = left[count:]
+        remaining = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+        while remaining:
+            count = max(1, self._batch_tokens // lengths[remaining[0]])
+            yield remaining[:count]
+            remaining = remaining[count:]
 
     def _forward(self, documents: Sequence[Document]) -> Float32:
-        shape = (len(documents), max(len(each.ids) for each in documents))
+        shape = (len(documents), max(len(document.ids) for document in documents))
         ids = torch.full(shape, self._padding, dtype=torch.long)
         mask, counted = torch.zeros(shape, dtype=torch.long), torch.zeros(shape, dtype=torch.bool)
-        for row, each in enumerate(documents):
-            ids[row, : len(each.ids)] = torch.tensor(each.ids)
-            mask[row, : len(each.ids)] = 1
-            counted[row, 0 if self.recipe.pool_instruction else each.first_pooled : len(each.ids)] = True
+        for row, document in enumerate(documents):
+            ids[row, : len(document.ids)] = torch.tensor(document.ids)
+            mask[row, : len(document.ids)] = 1
+            counted[row, 0 if self.recipe.pool_instruction else document.first_pooled : len(document.ids)] = True
         tensors = {"input_ids": ids, "attention_mask": mask, "pooling": padded(counted, pooling=self.recipe.pooling)}
         device = self.model.device
         is_mixed = self._dtype != torch.float32
         casting = torch.autocast(device.type, dtype=self._dtype, cache_enabled=False) if is_mixed else nullcontext()
         try:
             with torch.inference_mode(), casting:
-                placed = {name: each.to(device) for name, each in tensors.items()}
+                placed = {name: tensor.to(device) for name, tensor in tensors.items()}
                 return pooled(self.model, placed, is_causal=self.recipe.attention == "causal").cpu().numpy()
         except torch.OutOfMemoryError as error:
             what = f"CUDA out of memory with {shape[0]} texts of up to {shape[1]} tokens in a forward pass"

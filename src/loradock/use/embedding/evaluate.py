@@ -79,12 +79,12 @@ def retrieval(
         passages = _embedded(embedder, data.passages, asked.passage, "passage", progress)
         return metrics.retrieval(metrics.ranked(queries, passages), data.gains)
 
-    own = measured()
+    trained = measured()
     if not has_base:
-        return {name: Measure(value=float(values.mean())) for name, values in own.items()}
+        return {name: Measure(value=float(values.mean())) for name, values in trained.items()}
     with embedder.without_adapter():
         base = measured()
-    return {name: _means(values, base[name]) for name, values in own.items()}
+    return {name: _means(values, base[name]) for name, values in trained.items()}
 
 
 def similarity(
@@ -93,12 +93,12 @@ def similarity(
     """Spearman's correlation of the cosine similarities with the scores; queries' instruction on both sides."""
 
     def measured() -> Floats:
-        sides = (_embedded(embedder, each, asked.query, "passage", progress) for each in (data.first, data.second))
+        sides = (_embedded(embedder, column, asked.query, "passage", progress) for column in (data.first, data.second))
         first, second = sides
         return np.einsum("nh,nh->n", first, second, dtype=np.float64)
 
-    own = measured()
-    value = metrics.spearman(own, data.scores)
+    trained = measured()
+    value = metrics.spearman(trained, data.scores)
     if not has_base:
         return {"spearman": Measure(value=_defined(value))}
     with embedder.without_adapter():
@@ -106,23 +106,23 @@ def similarity(
 
     def gained(rows: Ints) -> float:
         scores = data.scores[rows]
-        return metrics.spearman(own[rows], scores) - metrics.spearman(base[rows], scores)
+        return metrics.spearman(trained[rows], scores) - metrics.spearman(base[rows], scores)
 
-    low, high = metrics.interval(len(own), gained)
-    before = metrics.spearman(base, data.scores)
-    return {"spearman": Measure(value=_defined(value), base=_defined(before), low=low, high=high)}
+    low, high = metrics.interval(len(trained), gained)
+    spearman_of_base = metrics.spearman(base, data.scores)
+    return {"spearman": Measure(value=_defined(value), base=_defined(spearman_of_base), low=low, high=high)}
 
 
-def _means(own: Floats, base: Floats) -> Measure:
+def _means(trained: Floats, base: Floats) -> Measure:
     """The difference of the means, paired: the same queries are drawn for both."""
-    gained = own - base
+    gained = trained - base
     low, high = metrics.interval(len(gained), lambda rows: float(gained[rows].mean()))
-    return Measure(value=float(own.mean()), base=float(base.mean()), low=low, high=high)
+    return Measure(value=float(trained.mean()), base=float(base.mean()), low=low, high=high)
 
 
 def _embedded(embedder: Embedder, texts: list[str], instruction: str, kind: Kind, progress: Progress) -> Float32:
     name = {"query": "queries", "passage": "passages"}[kind]
-    return embedder.embed(texts, instruction=instruction, kind=kind, progress=lambda done: progress(name, done))
+    return embedder.embed(texts, instruction=instruction, kind=kind, progress=lambda count: progress(name, count))
 
 
 def _defined(value: float) -> float:
@@ -139,8 +139,9 @@ def _number(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def as_dict(found: Mapping[str, Measure]) -> dict[str, dict[str, float]]:
+def as_dict(measures: Mapping[str, Measure]) -> dict[str, dict[str, float]]:
     """As JSON: what is not known is left out."""
     return {
-        name: {key: value for key, value in vars(each).items() if value is not None} for name, each in found.items()
+        name: {key: value for key, value in vars(measure).items() if value is not None}
+        for name, measure in measures.items()
     }

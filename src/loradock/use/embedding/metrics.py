@@ -18,7 +18,7 @@ NAMES = ("ndcg@10", "recall@1", "recall@10", "mrr@10")
 
 def ranked(queries: Floats, passages: Floats, *, count: int = CUTOFF) -> Ints:
     """The passages nearest to each query by dot product, int64 [queries, count at most]; of equals the first."""
-    found: list[Ints] = []
+    blocks: list[Ints] = []
     for few in np.array_split(queries, max(1, -(-len(queries) // QUERIES))):
         best, places = np.empty((len(few), 0), dtype=np.float32), np.empty((len(few), 0), dtype=np.int64)
         for start in range(0, len(passages), PASSAGES):
@@ -26,10 +26,10 @@ def ranked(queries: Floats, passages: Floats, *, count: int = CUTOFF) -> Ints:
             near = np.stack([_top(line, count) for line in scores])
             best = np.hstack([best, np.take_along_axis(scores, near, 1)])
             places = np.hstack([places, near + start])
-            kept = np.stack([_top(line, count) for line in best])
-            best, places = np.take_along_axis(best, kept, 1), np.take_along_axis(places, kept, 1)
-        found.append(places)
-    return np.concatenate(found)
+            top = np.stack([_top(line, count) for line in best])
+            best, places = np.take_along_axis(best, top, 1), np.take_along_axis(places, top, 1)
+        blocks.append(places)
+    return np.concatenate(blocks)
 
 
 def _top(scores: Floats, count: int) -> Ints:
@@ -40,13 +40,14 @@ def _top(scores: Floats, count: int) -> Ints:
     return near[np.argsort(-scores[near], kind="stable")][:count]
 
 
-def retrieval(found: Ints, gains: Sequence[Mapping[int, float]]) -> dict[str, Floats]:
+def retrieval(rankings: Ints, gains: Sequence[Mapping[int, float]]) -> dict[str, Floats]:
     """Each measure of each query, float64 [queries]: `gains` is what its passages are worth, by place; above 0.
 
     nDCG has linear gains (Järvelin and Kekäläinen 2002; trec_eval's ndcg_cut), recall the share of relevant passages.
     """
     rows = [
-        _of_query([each.get(int(place), 0.0) for place in line], each) for line, each in zip(found, gains, strict=True)
+        _of_query([ranking.get(int(place), 0.0) for place in line], ranking)
+        for line, ranking in zip(rankings, gains, strict=True)
     ]
     return dict(zip(NAMES, np.array(rows, dtype=np.float64).reshape(-1, len(NAMES)).T, strict=True))
 

@@ -78,9 +78,9 @@ def refuse(recipe: Recipe, adapter: Path, *, is_merged: bool) -> None:
     if recipe.pooling in REFUSED:
         what = f"sentence-transformers has another {recipe.pooling}: {REFUSED[recipe.pooling]}"
         raise ModelError(what, hint="use loradock embed, or train with embedding.pooling=mean or lasttoken")
-    others = sorted(key for key in shapes_of(adapter) if not PLAIN_LORA.search(key))
-    if others and not is_merged:
-        what = f"the adapter holds {others[0]}, and transformers reads nothing but plain LoRA with an adapter"
+    unsupported = sorted(key for key in shapes_of(adapter) if not PLAIN_LORA.search(key))
+    if unsupported and not is_merged:
+        what = f"the adapter holds {unsupported[0]}, and transformers reads nothing but plain LoRA with an adapter"
         raise ModelError(what, hint="add --merge")
 
 
@@ -96,9 +96,9 @@ def write_merged(base: BaseModel, adapter: Path, folder: Path, *, is_causal: boo
 
     Those files are read unquantised: a run on NF4 weights is merged into the weights that NF4 was made from, too.
     """
-    asked = Recipe.read(adapter).model(base.name, revision=None, quantization="none")
+    model_config = Recipe.read(adapter).model(base.name, revision=None, quantization="none")
     with quiet():
-        adapted = with_adapter(load.load_whole(base, asked, dtype="auto", device="cpu"), adapter)
+        adapted = with_adapter(load.load_whole(base, model_config, dtype="auto", device="cpu"), adapter)
         model = adapted.merge_and_unload()  # PEFT keeps the adapter in float32, and so adds in it
         model.save_pretrained(folder)
         rows = model.get_input_embeddings().weight.shape[0]
@@ -154,13 +154,13 @@ def _write_modules(folder: Path, recipe: Recipe, *, width: int, query: str, pass
     pooling = {"embedding_dimension": width, "pooling_mode": recipe.pooling, "include_prompt": recipe.pool_instruction}
     _write(folder / "1_Pooling" / "config.json", pooling)
     (folder / "2_Normalize").mkdir()
-    whole = {
+    settings = {
         "model_type": "SentenceTransformer",
         "prompts": {"query": query, "document": passage},
         "default_prompt_name": "document",
         "similarity_fn_name": "cosine",
     }
-    _write(folder / "config_sentence_transformers.json", whole)
+    _write(folder / "config_sentence_transformers.json", settings)
     (folder / "README.md").write_text(CARD, encoding="utf-8")
 
 

@@ -32,9 +32,9 @@ def save(tokenizer: Any, recipe: Recipe, folder: Path, *, query: str, passage: s
     ModelError where sentence-transformers would make other tokens than those that were trained.
     """
     task = recipe.task(tokenizer)
-    arounds = [task.template.around(each) for each in (query, passage)]
+    arounds = [task.template.around(text) for text in (query, passage)]
     ours = Documents(task)
-    ends = {after for _, after in arounds}
+    ends = {suffix for _, suffix in arounds}
     if len(ends) > 1 or not _is_token(tokenizer, end := ends.pop()):
         what = f"template {recipe.template.name} writes more than one special token after the text"
         raise ModelError(what, hint="sentence-transformers cannot do this: use loradock embed")
@@ -48,7 +48,7 @@ def save(tokenizer: Any, recipe: Recipe, folder: Path, *, query: str, passage: s
 
 
 def _is_token(tokenizer: Any, text: str) -> bool:
-    return not text or text in {str(each) for each in tokenizer.added_tokens_decoder.values()}
+    return not text or text in {str(token) for token in tokenizer.added_tokens_decoder.values()}
 
 
 def _forget_last(tokenizer: Any, prompts: Sequence[str]) -> None:
@@ -74,9 +74,9 @@ def _write(tokenizer: Any, folder: Path, *, end: str, longest: int) -> None:
     tokenizer.model_max_length = longest
     tokenizer.save_pretrained(folder)
     settings = json_object(folder / SETTINGS)
-    kept = {name: value for name, value in as_both_read(settings).items() if name not in REWRITTEN}
-    kept["tokenizer_class"] = "PreTrainedTokenizerFast"  # as tokenizer.json says, and nothing besides
-    write_settings(folder, kept)
+    settings_written = {name: value for name, value in as_both_read(settings).items() if name not in REWRITTEN}
+    settings_written["tokenizer_class"] = "PreTrainedTokenizerFast"  # as tokenizer.json says, and nothing besides
+    write_settings(folder, settings_written)
 
 
 def _compare(folder: Path, recipe: Recipe, ours: Documents, *, instruction: str, prompt: str, limit: int) -> None:
@@ -87,12 +87,12 @@ def _compare(folder: Path, recipe: Recipe, ours: Documents, *, instruction: str,
     is_apart = recipe.pooling == "mean" and not recipe.pool_instruction
     for probe in PROBES:
         try:
-            wanted = ours(Side(instruction, probe), limit=limit)
+            expected = ours(Side(instruction, probe), limit=limit)
         except RowError as error:
             raise ModelError(str(error), hint="a shorter --instruction") from error
-        found = written(prompt + probe, truncation=True, max_length=limit)["input_ids"]
-        wrong = "make other tokens than training did" if found != wanted.ids else ""
-        if is_apart and not wrong and _prompt_tokens(written, prompt) != wanted.first_pooled:
+        ids = written(prompt + probe, truncation=True, max_length=limit)["input_ids"]
+        wrong = "make other tokens than training did" if ids != expected.ids else ""
+        if is_apart and not wrong and _prompt_tokens(written, prompt) != expected.first_pooled:
             wrong = "pool another first token than training did"
         if wrong:
             what = f"of {prompt[-20:] + probe[:20]!r} sentence-transformers would {wrong}"

@@ -49,32 +49,32 @@ def embed_file(
     `rows` is how many `checked` found. Raises DataError with every bad row, what reading raises, Locked, DiskFull,
     NotWritable or StorageError; then `output` is as it was.
     """
-    done = tokens = cut = 0
+    count = tokens = cut = 0
     with staged.file(output, replaces=True) as place, place.open("wb") as stream:
         _write_header(stream, rows=rows, width=embedder.width)
         for window in _windows(embedder, Rows(file), column=column, instruction=instruction, kind=kind):
-            base = done
+            base = count
 
             def counted(number: int, base: int = base) -> None:
                 if progress:
                     progress(base + number)
 
             stream.write(embedder.vectors(window, is_unit=is_unit, progress=counted).tobytes())
-            done += len(window)
-            tokens += sum(len(each.ids) for each in window)
-            cut += sum(each.is_cut for each in window)
-        if done != rows:
+            count += len(window)
+            tokens += sum(len(text.ids) for text in window)
+            cut += sum(text.is_cut for text in window)
+        if count != rows:
             raise StorageError(f"{file} changed while it was read", hint="run the same command again")
     return Embedded(rows=rows, width=embedder.width, tokens=tokens, cut=cut)
 
 
-def _windows(embedder: Embedder, rows: Rows, **given: Any) -> Iterator[list[Document]]:
+def _windows(embedder: Embedder, rows: Rows, **stream: Any) -> Iterator[list[Document]]:
     """Documents in the order of the file, window by window. DataError for one whose instruction is too long."""
     window: list[Document] = []
-    column = given.pop("column")
+    column = stream.pop("column")
     for row, text in rows.texts(column):
         try:
-            window.append(embedder.document(text, **given))
+            window.append(embedder.document(text, **stream))
         except RowError as error:
             rows.refuse(row.file, row.line, str(error))
             rows.check()

@@ -44,7 +44,7 @@ class Options:
 
 
 def read(
-    named: Sequence[str],
+    texts: Sequence[str],
     *,
     folder: Path | None,
     data: Path | None,
@@ -57,15 +57,17 @@ def read(
     no task, InputMissing, DataError with every row that is wrong.
     """
     _check(options, has_data=data is not None)
-    found = [_task(text, folder=folder, options=options) for part in named for text in part.split(",") if text.strip()]
+    chosen_tasks = [
+        _task(text, folder=folder, options=options) for part in texts for text in part.split(",") if text.strip()
+    ]
     if data:
-        found.append(_data(data, options, readings))
-    names = [each.items.name for each in found]
+        chosen_tasks.append(_data(data, options, readings))
+    names = [task.items.name for task in chosen_tasks]
     if twice := [name for name in names if names.count(name) > 1]:
         raise UsageError(f"{twice[0]} is asked for twice", hint="name each task and file once")
-    if not found:
+    if not chosen_tasks:
         raise UsageError("there is nothing to evaluate on", hint="add --task boolq=FILE, or --data FILE")
-    return found
+    return chosen_tasks
 
 
 def _check(options: Options, *, has_data: bool) -> None:

@@ -29,31 +29,31 @@ def compare(
     metrics: Mapping[str, str], own: Mapping[str, Sequence[Outcome]], other: Mapping[str, Sequence[Outcome]]
 ) -> dict[str, Comparison]:
     """Each task by name, in the order of `metrics`. UsageError where rows differ, or losses cannot be compared."""
-    found = {name: _difference(metric, own[name], other[name], name=name) for name, metric in metrics.items()}
-    adjusted = holm([each.p for each in found.values()])
+    differences = {name: _difference(metric, own[name], other[name], name=name) for name, metric in metrics.items()}
+    adjusted = holm([difference.p for difference in differences.values()])
     return {
-        name: _comparison(each, len(own[name]), p_holm=p)
-        for (name, each), p in zip(found.items(), adjusted, strict=True)
+        name: _comparison(difference, len(own[name]), p_holm=p)
+        for (name, difference), p in zip(differences.items(), adjusted, strict=True)
     }
 
 
 def _difference(metric: str, own: Sequence[Outcome], other: Sequence[Outcome], *, name: str) -> Difference:
-    if [(each.row, each.key) for each in own] != [(each.row, each.key) for each in other]:
+    if [(outcome.row, outcome.key) for outcome in own] != [(outcome.row, outcome.key) for outcome in other]:
         raise UsageError(f"{name}: the two were evaluated on different rows", hint="evaluate both on the same file")
     if metric in SHARES:
-        return paired_shares([each.score == 1 for each in own], [each.score == 1 for each in other])
+        return paired_shares([outcome.score == 1 for outcome in own], [outcome.score == 1 for outcome in other])
     if metric != "loss":
-        return paired_means([each.score for each in own], [each.score for each in other])
-    if [each.tokens for each in own] != [each.tokens for each in other]:
+        return paired_means([outcome.score for outcome in own], [outcome.score for outcome in other])
+    if [outcome.tokens for outcome in own] != [outcome.tokens for outcome in other]:
         what = f"{name}: losses per token of different tokenizers or templates cannot be compared"
         raise UsageError(what, hint="--metric exact, f1 or rouge-l compares what the models say")
-    mean = sum(each.tokens or 0 for each in own) / len(own)
-    return paired_means([each.score / mean for each in own], [each.score / mean for each in other])
+    mean = sum(outcome.tokens or 0 for outcome in own) / len(own)
+    return paired_means([outcome.score / mean for outcome in own], [outcome.score / mean for outcome in other])
 
 
-def _comparison(found: Difference, rows: int, *, p_holm: float) -> Comparison:
-    if found.own_only is None or found.other_only is None:
-        return Comparison(difference=found, p_holm=p_holm)
-    disagreement = (found.own_only + found.other_only) / rows
-    seen = detectable(rows, disagreement) if disagreement else None
-    return Comparison(difference=found, p_holm=p_holm, disagreement=disagreement, detectable=seen)
+def _comparison(difference: Difference, rows: int, *, p_holm: float) -> Comparison:
+    if difference.own_only is None or difference.other_only is None:
+        return Comparison(difference=difference, p_holm=p_holm)
+    disagreement = (difference.own_only + difference.other_only) / rows
+    smallest = detectable(rows, disagreement) if disagreement else None
+    return Comparison(difference=difference, p_holm=p_holm, disagreement=disagreement, detectable=smallest)

@@ -44,9 +44,9 @@ def _words(text: str) -> str:
 
 def stem(question: str) -> str:
     """The normalised question without instruction and answers; all of it where nothing else is left."""
-    begun = INSTRUCTION.sub("", question, count=1)
-    end = CHOICES.search(begun)
-    return _words(begun[: end.start()] if end else begun) or normalised(question)
+    beginning = INSTRUCTION.sub("", question, count=1)
+    end = CHOICES.search(beginning)
+    return _words(beginning[: end.start()] if end else beginning) or normalised(question)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,11 @@ def find(items: Sequence[Item], trained: Iterable[Readings]) -> Contamination:
     for readings in trained:
         count += 1
         for text in readings:
-            words = normalised(text)
-            by_question.update(sought.questions.get(words, ()))
+            text_normalised = normalised(text)
+            by_question.update(sought.questions.get(text_normalised, ()))
             by_stem.update(sought.stems.get(stem(text), ()))
-            for each in _contained(words.split(), sought):
-                by_stem.update(sought.stems[each])
+            for question in _contained(text_normalised.split(), sought):
+                by_stem.update(sought.stems[question])
     return Contamination(
         questions=tuple(sorted(by_question)), stems=tuple(sorted(by_stem - by_question)), trained=count
     )
@@ -95,22 +95,22 @@ def _sought(items: Sequence[Item]) -> _Sought:
     sought = _Sought()
     for item in items:
         question = item.question if item.question.strip() else _whole(item.sample)
-        own = stem(question) if item.question.strip() else normalised(question)
+        stem_text = stem(question) if item.question.strip() else normalised(question)
         sought.questions[normalised(question)].append(item.row)
-        sought.stems[own].append(item.row)
-        words = own.split()
-        if len(words) >= CONTAINED_WORDS and len(sought.stems[own]) == 1:
-            sought.begun[tuple(words[:FIRST_WORDS])].append(own)
+        sought.stems[stem_text].append(item.row)
+        fields = stem_text.split()
+        if len(fields) >= CONTAINED_WORDS and len(sought.stems[stem_text]) == 1:
+            sought.begun[tuple(fields[:FIRST_WORDS])].append(stem_text)
     return sought
 
 
-def _contained(words: Sequence[str], sought: _Sought) -> Iterator[str]:
+def _contained(tokens: Sequence[str], sought: _Sought) -> Iterator[str]:
     """The stems that stand in a text as consecutive words."""
-    for place in range(len(words) - CONTAINED_WORDS + 1):
-        for each in sought.begun.get(tuple(words[place : place + FIRST_WORDS]), ()):
-            own = each.split()
-            if words[place : place + len(own)] == own:
-                yield each
+    for place in range(len(tokens) - CONTAINED_WORDS + 1):
+        for question in sought.begun.get(tuple(tokens[place : place + FIRST_WORDS]), ()):
+            fields = question.split()
+            if tokens[place : place + len(fields)] == fields:
+                yield question
 
 
 def texts_of(sources: Iterable[SourceConfig]) -> Iterator[Readings]:
@@ -134,11 +134,11 @@ def _asked(sample: Sample) -> Iterator[Readings]:
     elif not any(message.content.strip() for message in sample.messages if message.role == "user"):
         yield (_whole(sample),)
     else:
-        said: list[str] = []
-        for each in sample.messages:
-            said += [each.content] if each.role != "system" else []
-            if each.role == "user":
-                yield (each.content, "\n".join(said)) if len(said) > 1 else (each.content,)
+        texts: list[str] = []
+        for turn in sample.messages:
+            texts += [turn.content] if turn.role != "system" else []
+            if turn.role == "user":
+                yield (turn.content, "\n".join(texts)) if len(texts) > 1 else (turn.content,)
 
 
 def _whole(sample: Conversation | Completion) -> str:

@@ -91,16 +91,16 @@ def evaluate(
         "device": opened.model.device.type,
     }
     scored: dict[str, Scored] = {}
-    for each in wanted:
-        name = each.items.name
-        method, done = each.method(opened), (lambda rows, name=name: progress(name, rows))
-        identified = {**identity, "metric": each.metric}
-        given_to = {"directory": directory, "identity": identified, "batch_tokens": batch_tokens, "progress": done}
+    for task in wanted:
+        name = task.items.name
+        method, scorer = task.method(opened), (lambda rows, name=name: progress(name, rows))
+        identified = {**identity, "metric": task.metric}
+        given_to = {"directory": directory, "identity": identified, "batch_tokens": batch_tokens, "progress": scorer}
         if opened.has_adapter and not has_adapter:
             with opened.without_adapter():
-                scored[name] = score(method, each.items, **given_to)
+                scored[name] = score(method, task.items, **given_to)
         else:
-            scored[name] = score(method, each.items, **given_to)
+            scored[name] = score(method, task.items, **given_to)
     return Model(
         given=str(given),
         kind=origin.kind,
@@ -124,24 +124,26 @@ def report(
     """What the outcomes say. Raises as `compare` and, for the training rows, `samples` do."""
     texts = list(contamination.texts_of(trained)) if trained else None
     results: list[Result] = []
-    for each in wanted:
-        scored = model.scored[each.items.name]
-        found = contamination.find(each.items.items, texts) if texts is not None else None
-        left = without(scored.outcomes, found.rows) if found else []
+    for task in wanted:
+        scored = model.scored[task.items.name]
+        matches = contamination.find(task.items.items, texts) if texts is not None else None
+        clean_outcomes = without(scored.outcomes, matches.rows) if matches else []
         results.append(
             Result(
-                wanted=each,
+                wanted=task,
                 scored=scored,
-                summary=summary(each.metric, each.items, scored.outcomes),
-                contamination=found,
-                clean=score_of(each.metric, left) if found and found.rows and left else None,
+                summary=summary(task.metric, task.items, scored.outcomes),
+                contamination=matches,
+                clean=score_of(task.metric, clean_outcomes) if matches and matches.rows and clean_outcomes else None,
             )
         )
     comparisons: dict[str, Comparison] = {}
     if other:
-        metrics = {each.items.name: each.metric for each in wanted}
-        own, others = ({name: each.outcomes for name, each in m.scored.items()} for m in (model, other))
-        comparisons = compare(metrics, own, others)
+        metrics = {task.items.name: task.metric for task in wanted}
+        model_outcomes, baseline_outcomes = (
+            {name: scored.outcomes for name, scored in m.scored.items()} for m in (model, other)
+        )
+        comparisons = compare(metrics, model_outcomes, baseline_outcomes)
     return Report(model=model, settings=settings, results=results, other=other, comparisons=comparisons)
 
 
@@ -154,8 +156,8 @@ def trained_on(origin: Origin, given: Sequence[Path]) -> tuple[list[SourceConfig
     if not origin.record:
         return [], []
     sources = recorded_config(origin.record, origin.directory.parent).data.sources
-    there = [source for source in sources if not hub.is_hub(source.path) and Path(source.path).exists()]
-    return there, [source.path for source in sources if source not in there]
+    local_sources = [source for source in sources if not hub.is_hub(source.path) and Path(source.path).exists()]
+    return local_sources, [source.path for source in sources if source not in local_sources]
 
 
 def directory_of(origin: Origin, given: Path) -> Path:
@@ -168,29 +170,32 @@ def directory_of(origin: Origin, given: Path) -> Path:
     return Path(FOLDER) / given.resolve().name
 
 
-def write(found: Report, directory: Path) -> Path:
+def write(report_made: Report, directory: Path) -> Path:
     """Put results.json in place, whole. DiskFull, NotWritable or StorageError."""
     file = directory / RESULTS
     try:
         remove_staged(file)
-        atomic_io.replace(file, json.dumps(as_dict(found), indent=2, ensure_ascii=False) + "\n")
+        atomic_io.replace(file, json.dumps(as_dict(report_made), indent=2, ensure_ascii=False) + "\n")
     except OSError as error:
         raise storage_error(error, file) from error
     return file
 
 
-def as_dict(found: Report) -> dict[str, Any]:
+def as_dict(report_made: Report) -> dict[str, Any]:
     """The report as JSON; what does not apply is left out."""
     content: dict[str, Any] = {
         "loradock": __version__,
-        "model": _model(found.model),
-        "settings": dict(found.settings),
+        "model": _model(report_made.model),
+        "settings": dict(report_made.settings),
         "statistics": RULES,
-        "tasks": [_result(result) for result in found.results],
+        "tasks": [_result(result) for result in report_made.results],
     }
-    if found.other:
-        against = {"model": _model(found.other), "tasks": {n: _plain(each) for n, each in found.comparisons.items()}}
-        files = {name: str(each.file) for name, each in found.other.scored.items()}
+    if report_made.other:
+        against = {
+            "model": _model(report_made.other),
+            "tasks": {n: _plain(comparison) for n, comparison in report_made.comparisons.items()},
+        }
+        files = {name: str(scored.file) for name, scored in report_made.other.scored.items()}
         content["against"] = against | {"rows": files}
     return content
 
@@ -199,18 +204,18 @@ def _model(model: Model) -> dict[str, Any]:
     return {name: value for name, value in vars(model).items() if name != "scored"}
 
 
-def _result(found: Result) -> dict[str, Any]:
-    items, scored = found.wanted.items, found.scored
+def _result(result: Result) -> dict[str, Any]:
+    items, scored = result.wanted.items, result.scored
     content: dict[str, Any] = {"task": items.name, "file": items.file, "sha256": items.sha256}
-    content |= {"rows_of_file": items.of_file, "rows": str(scored.file), **_plain(found.summary)}
+    content |= {"rows_of_file": items.of_file, "rows": str(scored.file), **_plain(result.summary)}
     content |= {"computed": scored.computed, "seconds": round(scored.seconds, 2)}
-    if found.contamination:
+    if result.contamination:
         content["contamination"] = {
-            **_plain(found.contamination),
-            "clean": _plain(found.clean) if found.clean else None,
+            **_plain(result.contamination),
+            "clean": _plain(result.clean) if result.clean else None,
         }
     return content
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    return {name: each for name, each in asdict(value).items() if each is not None}
+    return {name: member for name, member in asdict(value).items() if member is not None}

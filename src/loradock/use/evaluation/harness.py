@@ -79,7 +79,7 @@ def measure(opened: Opened, asked: Asked, *, manager: Any) -> Measures:
     rows = asked.rows_at_once(opened.model.device.type)
     model: Any = HFLM(pretrained=opened.model, tokenizer=opened.tokenizer, batch_size=rows)
     with opened.computing():
-        found = simple_evaluate(
+        results = simple_evaluate(
             model=model,
             tasks=list(asked.tasks),
             task_manager=manager,
@@ -88,18 +88,18 @@ def measure(opened: Opened, asked: Asked, *, manager: Any) -> Measures:
             apply_chat_template=asked.has_template,
             log_samples=False,
         )
-    return {name: _measures(entry) for name, entry in found["results"].items()}
+    return {name: _measures(entry) for name, entry in results["results"].items()}
 
 
 def _measures(entry: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
     """An entry of lm-eval's results has keys `acc,none` and `acc_stderr,none`, and others that are no measure."""
-    named = {key.partition(","): value for key, value in entry.items() if isinstance(value, float)}
-    found = {}
-    for (metric, comma, way), value in named.items():
+    measures_named = {key.partition(","): value for key, value in entry.items() if isinstance(value, float)}
+    measures = {}
+    for (metric, comma, way), value in measures_named.items():
         if comma and not metric.endswith(STDERR):
-            shown = metric if way == "none" else f"{metric},{way}"
-            found[shown] = {"value": value, "stderr": named.get((f"{metric}{STDERR}", comma, way))}
-    return found
+            label = metric if way == "none" else f"{metric},{way}"
+            measures[label] = {"value": value, "stderr": measures_named.get((f"{metric}{STDERR}", comma, way))}
+    return measures
 
 
 def rows_of(results: Sequence[Measures]) -> list[tuple[str, str, list[Mapping[str, float | None]]]]:

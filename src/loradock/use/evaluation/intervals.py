@@ -62,12 +62,12 @@ def paired_shares(own: Sequence[bool], other: Sequence[bool]) -> Difference:
     squared and added, with the correlation of the pairs.
     """
     pairs = list(zip(own, other, strict=True))
-    both, neither = sum(a and b for a, b in pairs), sum(not a and not b for a, b in pairs)
+    agreement, neither = sum(a and b for a, b in pairs), sum(not a and not b for a, b in pairs)
     own_only, other_only = sum(a and not b for a, b in pairs), sum(b and not a for a, b in pairs)
     rows = len(pairs)
-    first, second = (both + own_only) / rows, (both + other_only) / rows
-    (low1, high1), (low2, high2) = wilson(both + own_only, rows), wilson(both + other_only, rows)
-    phi = _correlation(both, own_only, other_only, neither)
+    first, second = (agreement + own_only) / rows, (agreement + other_only) / rows
+    (low1, high1), (low2, high2) = wilson(agreement + own_only, rows), wilson(agreement + other_only, rows)
+    phi = _correlation(agreement, own_only, other_only, neither)
     below = _added(first - low1, high2 - second, phi)
     above = _added(high1 - first, second - low2, phi)
     return Difference(
@@ -80,17 +80,17 @@ def paired_shares(own: Sequence[bool], other: Sequence[bool]) -> Difference:
     )
 
 
-def _added(one: float, two: float, phi: float) -> float:
-    return math.sqrt(max(0.0, one * one - 2 * phi * one * two + two * two))
+def _added(total: float, two: float, phi: float) -> float:
+    return math.sqrt(max(0.0, total * total - 2 * phi * total * two + two * two))
 
 
-def _correlation(both: int, own_only: int, other_only: int, neither: int) -> float:
+def _correlation(agreements: int, own_only: int, other_only: int, neither: int) -> float:
     """phi with Newcombe's continuity correction; 0 where a margin is empty."""
-    margins = (both + own_only) * (other_only + neither) * (both + other_only) * (own_only + neither)
+    margins = (agreements + own_only) * (other_only + neither) * (agreements + other_only) * (own_only + neither)
     if not margins:
         return 0.0
-    cross = both * neither - own_only * other_only
-    rows = both + own_only + other_only + neither
+    cross = agreements * neither - own_only * other_only
+    rows = agreements + own_only + other_only + neither
     corrected = max(cross - rows / 2, 0.0) if cross > 0 else cross
     return corrected / math.sqrt(margins)
 
@@ -108,11 +108,11 @@ def ratio_interval(sums: Sequence[float], weights: Sequence[float], *, seed: int
     """The 95 % interval of sum(sums) / sum(weights), rows drawn by bootstrap: a loss a token, of rows of any length."""
     tops, bottoms = np.asarray(sums, dtype=np.float64), np.asarray(weights, dtype=np.float64)
     rng = np.random.default_rng(seed)
-    found: list[float] = []
+    bounds: list[float] = []
     for _ in range(RESAMPLES):
         drawn = rng.integers(len(tops), size=len(tops))
-        found.append(float(tops[drawn].sum() / bottoms[drawn].sum()))
-    low, high = np.percentile(found, (2.5, 97.5))
+        bounds.append(float(tops[drawn].sum() / bottoms[drawn].sum()))
+    low, high = np.percentile(bounds, (2.5, 97.5))
     return float(low), float(high)
 
 
@@ -121,10 +121,10 @@ def paired_means(own: Sequence[float], other: Sequence[float], *, seed: int = 0)
     gained = np.asarray(own, dtype=np.float64) - np.asarray(other, dtype=np.float64)
     low, high = mean_interval(gained.tolist(), seed=seed)
     rng = np.random.default_rng(seed)
-    seen = abs(float(gained.sum())) * (1 - 1e-12)
+    threshold = abs(float(gained.sum())) * (1 - 1e-12)
     beyond = 0
     for _ in range(FLIPS):
-        beyond += abs(float(np.where(rng.random(len(gained)) < 0.5, gained, -gained).sum())) >= seen
+        beyond += abs(float(np.where(rng.random(len(gained)) < 0.5, gained, -gained).sum())) >= threshold
     return Difference(difference=float(gained.mean()), low=low, high=high, p=(beyond + 1) / (FLIPS + 1))
 
 
@@ -132,7 +132,7 @@ def holm(ps: Sequence[float]) -> list[float]:
     """The p of each of several tests, adjusted for their number (Holm 1979), in the order given."""
     adjusted = [0.0] * len(ps)
     reached = 0.0
-    for place, index in enumerate(sorted(range(len(ps)), key=lambda each: ps[each])):
+    for place, index in enumerate(sorted(range(len(ps)), key=lambda pair: ps[pair])):
         reached = max(reached, min(1.0, (len(ps) - place) * ps[index]))
         adjusted[index] = reached
     return adjusted

@@ -77,8 +77,8 @@ class Items:
 
 def listed(question: str) -> tuple[str, ...]:
     """The answers that a question names in its last line (`Answer format: true/false`); empty where it names none."""
-    found = ANSWER_FORMAT.search(question.rstrip())
-    return tuple(each.strip() for each in found[1].split("/") if each.strip()) if found else ()
+    match = ANSWER_FORMAT.search(question.rstrip())
+    return tuple(candidate.strip() for candidate in match[1].split("/") if candidate.strip()) if match else ()
 
 
 def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
@@ -137,28 +137,30 @@ def _item(sample: Conversation | Completion, *, row: int, place: str) -> Item:
 
 def said(text: str, answer: str, candidate: str) -> str | None:
     """What a text would say with another answer in the place of its last; None where it does not name its answer."""
-    before, found, after = text.rpartition(answer)
-    return f"{before}{candidate}{after}" if found else None
+    head, separator, tail = text.rpartition(answer)
+    return f"{head}{candidate}{tail}" if separator else None
 
 
 def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
-    of_file = {each.answer: _turns(each.sample)[-1].content for each in items}
-    found: list[Item] = []
+    of_file = {item.answer: _turns(item.sample)[-1].content for item in items}
+    items_found: list[Item] = []
     problems = Problems()
     for item in items:
         names = listed(item.question)
-        chosen = _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))
-        if chosen is None:
+        candidates = (
+            _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))
+        )
+        if candidates is None:
             what = f"the answer {item.answer!r} is none of those that the question lists: {', '.join(names)}"
             problems.add(Problem(what=what, file=item.place))
-        elif not FEWEST <= len(chosen.texts) <= MOST:
+        elif not FEWEST <= len(candidates.texts) <= MOST:
             what = f"{file} has {len(of_file):,} different answers, and its questions do not list theirs"
-            wanted = f"a line such as 'Answer format: yes/no', with {FEWEST} to {MOST} answers"
-            raise DataError(what, hint=f"end each question with {wanted}, or --metric exact")
+            advice = f"a line such as 'Answer format: yes/no', with {FEWEST} to {MOST} answers"
+            raise DataError(what, hint=f"end each question with {advice}, or --metric exact")
         else:
-            found.append(chosen)
+            items_found.append(candidates)
     problems.check(files=[])
-    return found
+    return items_found
 
 
 def _listed(item: Item, names: tuple[str, ...]) -> Item | None:

@@ -68,7 +68,7 @@ def score(
     if file.is_file():
         return Scored(outcomes=_read(file), file=file, computed=0, seconds=0.0)
     with Journal(file, identity=known, takes=_is_outcome) as journal:
-        before = len(journal.done)
+        count_before = len(journal.done)
         for batch in batches(method, works, batch_tokens=batch_tokens):
             if all(_name(work) in journal.done for work in batch):
                 continue
@@ -77,7 +77,7 @@ def score(
             journal.flush()
             progress(len(journal.done))
         lines = [journal.done[_name(work)] for work in works]
-        computed = len(lines) - before
+        computed = len(lines) - count_before
         journal.finish("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     outcomes = tuple(Outcome.of(line) for line in lines)
     return Scored(outcomes=outcomes, file=file, computed=computed, seconds=time.monotonic() - began)
@@ -88,9 +88,9 @@ def remove_staged(file: Path) -> None:
 
     That is what it staged, and, where the file is there, the journal that it was made of.
     """
-    for left in file.parent.glob(f".{file.name}.*"):
-        if left.suffix[1:].isdigit() or file.is_file():
-            left.unlink(missing_ok=True)
+    for leftover in file.parent.glob(f".{file.name}.*"):
+        if leftover.suffix[1:].isdigit() or file.is_file():
+            leftover.unlink(missing_ok=True)
 
 
 def prepared(method: Method, items: Items) -> list[Work]:
@@ -120,15 +120,15 @@ def _name(work: Work) -> str:
 
 
 def _read(file: Path) -> tuple[Outcome, ...]:
-    found: list[Outcome] = []
+    records: list[Outcome] = []
     for number, line in enumerate(regular.read(file, most_bytes=regular.MOST_LINES_BYTES).splitlines(), start=1):
         try:
-            found.append(Outcome.of(foreign_json.loads(line)))
+            records.append(Outcome.of(foreign_json.loads(line)))
         except ValueError as error:
             problem = Problem(what=str(error).splitlines()[0], file=str(file), line=number)
             what = "what an evaluation kept was changed"
             raise DataError(what, hint=f"rm {file}; the same command makes it again", problems=[problem]) from error
-    return tuple(found)
+    return tuple(records)
 
 
 def _is_outcome(line: object) -> bool:

@@ -76,8 +76,8 @@ def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
         majority=most / rows if has_candidates else None,
         majority_answer=answer if has_candidates else None,
         normalised=_normalised(outcomes),
-        unanswered=sum(not each.given for each in generated) / rows if generated else None,
-        stopped=sum(each.finish == "stop" for each in generated) / rows if generated else None,
+        unanswered=sum(not outcome.given for outcome in generated) / rows if generated else None,
+        stopped=sum(outcome.finish == "stop" for outcome in generated) / rows if generated else None,
         perplexity=math.exp(min(score.value, 700.0)) if metric == "loss" else None,
         detectable=detectable(rows) if metric in SHARES else None,
     )
@@ -92,8 +92,12 @@ def _chance(items: Sequence[Item]) -> float:
 
 
 def _normalised(outcomes: Sequence[Outcome]) -> float | None:
-    given = [outcome for outcome in outcomes if outcome.normalised is not None]
-    return sum(each.normalised == each.answer for each in given) / len(given) if given else None
+    outcomes_normalised = [outcome for outcome in outcomes if outcome.normalised is not None]
+    return (
+        sum(outcome.normalised == outcome.answer for outcome in outcomes_normalised) / len(outcomes_normalised)
+        if outcomes_normalised
+        else None
+    )
 
 
 def without(outcomes: Sequence[Outcome], rows: Collection[int]) -> list[Outcome]:

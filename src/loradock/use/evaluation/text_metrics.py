@@ -12,14 +12,14 @@ WORDS = re.compile(r"[^\W_]+")
 PUNCTUATION = str.maketrans("", "", string.punctuation)
 
 
-def exact(given: str, right: str) -> float:
+def exact(answer: str, right: str) -> float:
     """1 where both say the same, white space aside; case and punctuation matter."""
-    return float(given.split() == right.split())
+    return float(answer.split() == right.split())
 
 
-def f1(given: str, right: str) -> float:
+def f1(answer: str, right: str) -> float:
     """F1 of the words that both have, as SQuAD has it (Rajpurkar et al. 2016): no case, punctuation or articles."""
-    first, second = _plain(given), _plain(right)
+    first, second = _plain(answer), _plain(right)
     if not first or not second:
         return float(first == second)
     shared = sum((Counter(first) & Counter(second)).values())
@@ -30,9 +30,9 @@ def _plain(text: str) -> list[str]:
     return ARTICLES.sub(" ", text.lower().translate(PUNCTUATION)).split()
 
 
-def rouge_l(given: str, right: str) -> float:
+def rouge_l(answer: str, right: str) -> float:
     """F1 of the longest common subsequence of words (Lin 2004): lower case, letters and digits, no stemming."""
-    first, second = (WORDS.findall(text.lower()) for text in (given, right))
+    first, second = (WORDS.findall(text.lower()) for text in (answer, right))
     if not first or not second:
         return float(first == second)
     return 2 * _common(first, second) / (len(first) + len(second))
@@ -43,8 +43,8 @@ def _common(first: Sequence[str], second: Sequence[str]) -> int:
     above = [0] * (len(second) + 1)
     for word in first:
         line = [0]
-        for place, other in enumerate(second):
-            line.append(above[place] + 1 if word == other else max(line[-1], above[place + 1]))
+        for place, token in enumerate(second):
+            line.append(above[place] + 1 if word == token else max(line[-1], above[place + 1]))
         above = line
     return above[-1]
 

@@ -47,32 +47,32 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     origin.check_finite()
     shape = metadata.read(origin.base.config)
     tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
-    own = weights.of_language_model(origin.base)
-    found = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=own)
-    rows = next(each.entry.shape[0] for each in found if each.name == "token_embd.weight")
-    words = vocabulary.read(origin.directory, rows=rows)
-    size = sum(map(weights.size, found))
+    names = weights.of_language_model(origin.base)
+    tensors_to_write = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=names)
+    rows = next(weight.entry.shape[0] for weight in tensors_to_write if weight.name == "token_embd.weight")
+    vocabulary_read = vocabulary.read(origin.directory, rows=rows)
+    size = sum(map(weights.size, tensors_to_write))
     before_output(file, size + HEADER_BYTES)
-    special = Tokens.of(origin, words)
+    special = Tokens.of(origin, vocabulary_read)
     with staged.file(file) as place:
-        writer = _writer(place, origin, shape, words, special, type_name=type_name)
+        writer = _writer(place, origin, shape, vocabulary_read, special, type_name=type_name)
         try:
-            _write(writer, found, shape, progress)
+            _write(writer, tensors_to_write, shape, progress)
         except OSError as error:
             raise (_reason(place) or error) from error
-        beside = file.with_name(f"{file.name}.Modelfile")
-        ends = [words.tokens[end] for end in special.ends]
-        text = modelfile.text(file, special.form, eos=words.tokens[special.eos], ends=ends)
-        with staged.file(beside, replaces=True) as text_place:
+        modelfile_path = file.with_name(f"{file.name}.Modelfile")
+        ends = [vocabulary_read.tokens[end] for end in special.ends]
+        text = modelfile.text(file, special.form, eos=vocabulary_read.tokens[special.eos], ends=ends)
+        with staged.file(modelfile_path, replaces=True) as text_place:
             text_place.write_text(text, encoding="utf-8")
     return Exported(
         file=file,
-        modelfile=beside,
+        modelfile=modelfile_path,
         size_bytes=file.stat().st_size,
-        tensors=len(found),
-        pre=words.pre,
+        tensors=len(tensors_to_write),
+        pre=vocabulary_read.pre,
         template=special.form.name if special.form else None,
-        notes=_notes(shape, is_part=own is not None),
+        notes=_notes(shape, is_part=names is not None),
     )
 
 
@@ -90,25 +90,27 @@ class Tokens:
     form: Form | None
 
     @classmethod
-    def of(cls, origin: Origin, words: Vocabulary) -> Tokens:
+    def of(cls, origin: Origin, vocabulary_read: Vocabulary) -> Tokens:
         """Those of a model directory."""
         from loradock.model.tokenizer import open_tokenizer
 
         tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
         settings = origin.directory / "generation_config.json"
         content = json_object(settings) if settings.is_file() else {}
-        named = content.get("eos_token_id")
-        listed = named if isinstance(named, list) else [] if named is None else [named]
-        others = {
-            index for index, kind in enumerate(words.types) if kind in (vocabulary.CONTROL, vocabulary.USER_DEFINED)
+        eos = content.get("eos_token_id")
+        listed = eos if isinstance(eos, list) else [] if eos is None else [eos]
+        ends = {
+            index
+            for index, kind in enumerate(vocabulary_read.types)
+            if kind in (vocabulary.CONTROL, vocabulary.USER_DEFINED)
         }
-        others -= {tokenizer.eos_token_id}
+        ends -= {tokenizer.eos_token_id}
         return cls(
-            bos=words.id_of(tokenizer.bos_token),
+            bos=vocabulary_read.id_of(tokenizer.bos_token),
             eos=tokenizer.eos_token_id,
-            pad=words.id_of(_own_pad(origin.directory)),
-            unknown=words.id_of(tokenizer.unk_token),
-            ends=(tokenizer.eos_token_id, *dict.fromkeys(each for each in listed if each in others)),
+            pad=vocabulary_read.id_of(_own_pad(origin.directory)),
+            unknown=vocabulary_read.id_of(tokenizer.unk_token),
+            ends=(tokenizer.eos_token_id, *dict.fromkeys(entry for entry in listed if entry in ends)),
             adds_bos=_adds_bos(tokenizer),
             template=tokenizer.chat_template,
             form=form_of(tokenizer),
@@ -144,7 +146,9 @@ def _adds_bos(tokenizer: Any) -> bool:
     return tokenizer("a")["input_ids"][:1] == [tokenizer.bos_token_id]
 
 
-def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, special: Tokens, *, type_name: str) -> Any:
+def _writer(
+    place: Path, origin: Origin, shape: Shape, vocabulary_read: Vocabulary, special: Tokens, *, type_name: str
+) -> Any:
     import gguf
 
     writer = gguf.GGUFWriter(place, shape.architecture)
@@ -152,24 +156,24 @@ def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, specia
     writer.add_name(origin.directory.resolve().name)
     writer.add_file_type(gguf.LlamaFileType[weights.FILE_TYPES[type_name]])
     writer.add_quantization_version(gguf.GGML_QUANT_VERSION)
-    metadata.put(writer, shape, rows=len(words.tokens))
-    writer.add_tokenizer_model(words.model)
-    writer.add_tokenizer_pre(words.pre)
-    writer.add_token_list(words.tokens)
-    writer.add_token_types(words.types)
-    if words.scores:
-        writer.add_token_scores(words.scores)
-    if words.merges:
-        writer.add_token_merges(words.merges)
-    writer.add_add_space_prefix(words.adds_space)
+    metadata.put(writer, shape, rows=len(vocabulary_read.tokens))
+    writer.add_tokenizer_model(vocabulary_read.model)
+    writer.add_tokenizer_pre(vocabulary_read.pre)
+    writer.add_token_list(vocabulary_read.tokens)
+    writer.add_token_types(vocabulary_read.types)
+    if vocabulary_read.scores:
+        writer.add_token_scores(vocabulary_read.scores)
+    if vocabulary_read.merges:
+        writer.add_token_merges(vocabulary_read.merges)
+    writer.add_add_space_prefix(vocabulary_read.adds_space)
     writer.add_add_bos_token(special.adds_bos)
     writer.add_eos_token_id(special.eos)
-    others = [end for end in special.ends if end != special.eos]
+    other_ends = [end for end in special.ends if end != special.eos]
     for put, index in (
         (writer.add_bos_token_id, special.bos),
         (writer.add_unk_token_id, special.unknown),
         (writer.add_pad_token_id, special.pad),
-        (writer.add_eot_token_id, others[0] if others else None),
+        (writer.add_eot_token_id, other_ends[0] if other_ends else None),
     ):
         if index is not None:
             put(index)
@@ -178,7 +182,7 @@ def _writer(place: Path, origin: Origin, shape: Shape, words: Vocabulary, specia
     return writer
 
 
-def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Callable[[int, int], None]) -> None:
+def _write(writer: Any, entries: list[weights.Weight], shape: Shape, progress: Callable[[int, int], None]) -> None:
     """Header and metadata, then one tensor after another."""
     import gguf
     import numpy as np
@@ -187,18 +191,20 @@ def _write(writer: Any, found: list[weights.Weight], shape: Shape, progress: Cal
     if len(factors):
         writer.add_tensor_info("rope_freqs.weight", factors.shape, factors.dtype, factors.nbytes)
     dtypes = {"F32": np.dtype("f4"), "F16": np.dtype("f2"), "BF16": np.dtype("i2"), "Q8_0": np.dtype("i1")}
-    for each in found:
-        kind = gguf.GGMLQuantizationType[each.type]
-        writer.add_tensor_info(each.name, each.entry.shape, dtypes[each.type], weights.size(each), raw_dtype=kind)
+    for weight in entries:
+        kind = gguf.GGMLQuantizationType[weight.type]
+        writer.add_tensor_info(
+            weight.name, weight.entry.shape, dtypes[weight.type], weights.size(weight), raw_dtype=kind
+        )
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
         if len(factors):
             writer.write_tensor_data(factors)
-        for number, each in enumerate(found, 1):
-            writer.write_tensor_data(weights.values(each, shape))
-            progress(number, len(found))
+        for number, weight in enumerate(entries, 1):
+            writer.write_tensor_data(weights.values(weight, shape))
+            progress(number, len(entries))
     finally:
         writer.close()
 

@@ -93,14 +93,14 @@ def refuse_other_gemma(config: Any, rope: dict[str, Any]) -> None:
     is_27b = config.num_hidden_layers == LAYERS_OF_27B
     scale = config.hidden_size // config.num_attention_heads if is_27b else config.head_dim
     local = rope["sliding_attention"]
-    other = [
+    differences = [
         *(["layer_types"] if list(config.layer_types) != kinds else []),
         *(["query_pre_attn_scalar"] if config.query_pre_attn_scalar != scale else []),
         *(["sliding_attention"] if (local["rope_type"], local["rope_theta"]) != ("default", LOCAL_THETA) else []),
         *(["softcapping"] if config.attn_logit_softcapping or config.final_logit_softcapping else []),
     ]
-    if other:
-        what = f"this Gemma 3 is not one that llama.cpp computes: {', '.join(other)} of config.json"
+    if differences:
+        what = f"this Gemma 3 is not one that llama.cpp computes: {', '.join(differences)} of config.json"
         raise ModelError(what, hint="serve it by transformers or vLLM")
 
 
@@ -134,9 +134,9 @@ def _factors(rope: dict[str, Any], *, head_width: int) -> tuple[float, ...]:
     """By what Llama 3.1 divides each rotary frequency: long waves by the factor, short ones by one, and between."""
     factor, low, high = rope["factor"], rope["low_freq_factor"], rope["high_freq_factor"]
     trained = rope["original_max_position_embeddings"]
-    found: list[float] = []
+    factors: list[float] = []
     for index in range(0, head_width, 2):
         wavelength = 2 * math.pi * rope["rope_theta"] ** (index / head_width)
         share = min(1.0, max(0.0, (trained / wavelength - low) / (high - low)))
-        found.append(1 / ((1 - share) / factor + share))
-    return tuple(found)
+        factors.append(1 / ((1 - share) / factor + share))
+    return tuple(factors)

@@ -66,14 +66,14 @@ def form_of(tokenizer: Any) -> Form | None:
     """The form of a tokenizer's chat template; None where it has none."""
     if not tokenizer.chat_template:
         return None
-    own = [_written(tokenizer, tokenizer.chat_template, turns) for turns in PROBES]
+    rendered = [_written(tokenizer, tokenizer.chat_template, turns) for turns in PROBES]
     for name in FORMS:
         jinja = jinja_of(name)
-        system = _default(tokenizer, jinja, own[0])
+        system = _default(tokenizer, jinja, rendered[0])
         first = [{"role": "system", "content": system}] if system else []
-        wanted = [turns if turns[0] is SYSTEM else [*first, *turns] for turns in PROBES]
-        found = [_written(tokenizer, jinja, turns) for turns in wanted]
-        if None not in found and found == own:
+        conversations = [turns if turns[0] is SYSTEM else [*first, *turns] for turns in PROBES]
+        texts = [_written(tokenizer, jinja, turns) for turns in conversations]
+        if None not in texts and texts == rendered:
             return Form(name=name, system=system)
     return None
 
@@ -91,23 +91,28 @@ def writes_bos(tokenizer: Any) -> bool:
 
 def _written(tokenizer: Any, template: str, turns: Sequence[Mapping[str, str]], *, bos: str = "") -> str | None:
     """The prompt of a conversation with `bos` in the place of BOS; None where the template refuses it."""
-    given = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
+    special_tokens = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
     try:
         return chat_template.render(
-            template, turns, name="the tokenizer's own", given=given | {"bos_token": bos}, is_prompt=True
+            template, turns, name="the tokenizer's own", given=special_tokens | {"bos_token": bos}, is_prompt=True
         )[0]
     except chat_template.Refused:
         return None
 
 
-def _default(tokenizer: Any, jinja: str, own: str | None) -> str | None:
+def _default(tokenizer: Any, jinja: str, system_text: str | None) -> str | None:
     """The system message that a template writes by itself, where it is otherwise the one in `jinja`."""
     around = _written(tokenizer, jinja, [{"role": "system", "content": MARK}, ASKED])
-    if own is None or around is None or MARK not in around or own == _written(tokenizer, jinja, [ASKED]):
+    if (
+        system_text is None
+        or around is None
+        or MARK not in around
+        or system_text == _written(tokenizer, jinja, [ASKED])
+    ):
         return None
-    before, _, after = around.partition(MARK)
-    is_around = own.startswith(before) and own.endswith(after) and len(own) > len(before) + len(after)
-    return own[len(before) : len(own) - len(after)] if is_around else None
+    head, _, tail = around.partition(MARK)
+    is_around = system_text.startswith(head) and system_text.endswith(tail) and len(system_text) > len(head) + len(tail)
+    return system_text[len(head) : len(system_text) - len(tail)] if is_around else None
 
 
 def text(file: Path, form: Form | None, *, eos: str, ends: Sequence[str]) -> str:

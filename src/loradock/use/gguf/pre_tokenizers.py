@@ -47,16 +47,16 @@ KNOWN = (
 
 def name_of(tokenizer: Mapping[str, Any]) -> str:
     """llama.cpp's name for the rules of a byte-level tokenizer.json. ModelError where it has none."""
-    steps = tuple(_step(each) for each in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers"))
+    steps = tuple(_step(step) for step in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers"))
     ignores = bool(tokenizer["model"].get("ignore_merges"))
     normalizer = (tokenizer.get("normalizer") or {}).get("type")
     for known in KNOWN:
         if (known.steps, known.ignores_merges) == (steps, ignores) and normalizer in known.normalizers:
             return known.name
-    shown = ", ".join(str(each[0]) for each in steps) or "none"
+    rules = ", ".join(str(step[0]) for step in steps) or "none"
     names = ", ".join(known.name for known in KNOWN)
     raise ModelError(
-        f"the tokenizer cuts text by rules ({shown}) that are none of those known here by llama.cpp's names ({names})",
+        f"the tokenizer cuts text by rules ({rules}) that are none of those known here by llama.cpp's names ({names})",
         hint="llama.cpp's own convert_hf_to_gguf.py knows more of them; a wrong name would give other ids",
     )
 
@@ -65,7 +65,7 @@ def _flat(part: Mapping[str, Any] | None, key: str) -> list[Mapping[str, Any]]:
     """The steps of a part of tokenizer.json, those of a Sequence one by one."""
     if part is None:
         return []
-    return [step for each in part[key] for step in _flat(each, key)] if part["type"] == "Sequence" else [part]
+    return [step for child in part[key] for step in _flat(child, key)] if part["type"] == "Sequence" else [part]
 
 
 def _step(part: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -86,14 +86,14 @@ def adds_space(tokenizer: Mapping[str, Any]) -> bool:
     ModelError where it changes texts in a way that llama.cpp does not.
     """
     cuts = _flat(tokenizer.get("pre_tokenizer"), "pretokenizers")
-    changes = [_change(each) for each in _flat(tokenizer.get("normalizer"), "normalizers")]
+    changes = [_change(step) for step in _flat(tokenizer.get("normalizer"), "normalizers")]
     if not cuts and changes in (["prepend", "replace"], ["replace"]):
         return "prepend" in changes
     if len(cuts) == 1 and cuts[0]["type"] == "Metaspace" and not changes and not cuts[0].get("split", True):
         return cuts[0].get("prepend_scheme", "always") != "never"
-    shown = ", ".join(each["type"] for each in (*_flat(tokenizer.get("normalizer"), "normalizers"), *cuts)) or "none"
+    rules = ", ".join(step["type"] for step in (*_flat(tokenizer.get("normalizer"), "normalizers"), *cuts)) or "none"
     raise ModelError(
-        f"the tokenizer changes texts by rules ({shown}) that llama.cpp has not for a SentencePiece vocabulary",
+        f"the tokenizer changes texts by rules ({rules}) that llama.cpp has not for a SentencePiece vocabulary",
         hint="llama.cpp's own convert_hf_to_gguf.py may know it",
     )
 

@@ -51,12 +51,14 @@ def read(folder: Path, *, rows: int) -> Vocabulary:
         kind = model.get("type")
         raise ModelError(f"the tokenizer is of kind {kind}, not BPE", hint="llama.cpp's own convert_hf_to_gguf.py")
     added: list[Mapping[str, Any]] = content.get("added_tokens") or []
-    names = {index: token for token, index in model["vocab"].items()} | {each["id"]: each["content"] for each in added}
+    names = {index: token for token, index in model["vocab"].items()} | {
+        token["id"]: token["content"] for token in added
+    }
     if max(names) >= rows:
         raise ModelError(f"the tokenizer has {max(names) + 1} ids, the embedding {rows} rows", hint="merge again")
     is_pieces = bool(model.get("byte_fallback"))
     tokens = tuple(names.get(index, f"[PAD{index}]") for index in range(rows))
-    merges = tuple(each if isinstance(each, str) else " ".join(each) for each in model.get("merges") or [])
+    merges = tuple(merge if isinstance(merge, str) else " ".join(merge) for merge in model.get("merges") or [])
     return Vocabulary(
         model="llama" if is_pieces else "gpt2",
         pre="default" if is_pieces else pre_tokenizers.name_of(content),
@@ -75,9 +77,9 @@ def _types(
     for index, token in names.items():
         if has_bytes and re.fullmatch(r"<0x[0-9A-F]{2}>", token):
             types[index] = BYTE
-    for each in added:
-        is_control = each["special"] or LOOKS_SPECIAL.fullmatch(each["content"])
-        types[each["id"]] = CONTROL if is_control else USER_DEFINED
+    for entry in added:
+        is_control = entry["special"] or LOOKS_SPECIAL.fullmatch(entry["content"])
+        types[entry["id"]] = CONTROL if is_control else USER_DEFINED
     if has_bytes:
         for index, token in names.items():
             types[index] = UNKNOWN if token == unknown else types[index]

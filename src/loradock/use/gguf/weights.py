@@ -46,9 +46,11 @@ def resolve(
     """
     import gguf
 
-    kind = next(each for each, name in gguf.MODEL_ARCH_NAMES.items() if name == shape.architecture)
+    kind = next(
+        known_architecture for known_architecture, name in gguf.MODEL_ARCH_NAMES.items() if name == shape.architecture
+    )
     name_map = gguf.get_tensor_name_map(kind, shape.layers)
-    found: list[Weight] = []
+    tensors_to_write: list[Weight] = []
     for file in files:
         for entry in tensors.entries(file):
             if entry.name.endswith("rotary_emb.inv_freq") or (is_tied and entry.name == "lm_head.weight"):
@@ -60,8 +62,8 @@ def resolve(
             name = name_map.get_name(full, try_suffixes=SUFFIXES)
             if name is None:
                 raise ModelError(f"{entry.name} has no name in GGUF", hint="llama.cpp's own convert_hf_to_gguf.py")
-            found.append(Weight(name=name, type=_type(entry, type_name), entry=entry))
-    return found
+            tensors_to_write.append(Weight(name=name, type=_type(entry, type_name), entry=entry))
+    return tensors_to_write
 
 
 def of_language_model(base: BaseModel) -> dict[str, str] | None:
@@ -81,10 +83,10 @@ def of_language_model(base: BaseModel) -> dict[str, str] | None:
     }
 
 
-def _type(entry: Entry, asked: str) -> str:
+def _type(entry: Entry, type_name: str) -> str:
     if len(entry.shape) < 2:
         return "F32"
-    return "F16" if asked == "q8_0" and entry.shape[-1] % BLOCK else TYPES[asked]
+    return "F16" if type_name == "q8_0" and entry.shape[-1] % BLOCK else TYPES[type_name]
 
 
 def size(weight: Weight) -> int:

@@ -122,8 +122,8 @@ def _answer_window(
         if all(task.name in journal.done for task in batch):
             continue
         requests = [Request(ids=task.ids, seed=task.seed) for task in batch]
-        found = answers(opened, requests, max_new_tokens=asked.max_new_tokens, sampling=asked.sampling)
-        for task, answer in zip(batch, found, strict=True):
+        replies = answers(opened, requests, max_new_tokens=asked.max_new_tokens, sampling=asked.sampling)
+        for task, answer in zip(batch, replies, strict=True):
             counted = {"prompt_tokens": len(task.ids), "answer_tokens": len(answer.ids)}
             journal.add(task.name, {**_head(task), "answer": answer.text, "finish_reason": answer.finish, **counted})
         journal.flush()

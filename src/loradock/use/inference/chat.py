@@ -27,8 +27,8 @@ class Chat:
 
     def reset(self, system: str | None = None) -> None:
         """Forget all turns; `system` None keeps the system turn."""
-        kept = [message for message in self.messages if message.role == "system"]
-        self.messages = kept if system is None else [Message("system", system)] if system else []
+        system_messages = [message for message in self.messages if message.role == "system"]
+        self.messages = system_messages if system is None else [Message("system", system)] if system else []
         self.ids = []
 
     def say(self, text: str, *, show: Callable[[str], None]) -> Answer:
@@ -40,14 +40,14 @@ class Chat:
         turns = [*self.messages, Message("user", text)]
         ids = self._opened.prompts(turns)
         limit = longest(self._opened)
-        left = self._max_new_tokens if limit is None else min(self._max_new_tokens, limit - len(ids))
-        if left < 1:
+        remaining = self._max_new_tokens if limit is None else min(self._max_new_tokens, limit - len(ids))
+        if remaining < 1:
             raise UsageError(f"the turns have {len(ids)} tokens, and the model knows {limit}", hint="/reset")
         seed = seed_of(self._sampling, row=str(ids), sample=0)
         pieces = Pieces(self._opened.tokenizer, show, stops=self._opened.prompts.stop_ids)
         request = Request(ids=ids, seed=seed)
-        given: dict[str, Any] = {"max_new_tokens": left, "sampling": self._sampling, "on_token": pieces}
-        (answer,) = answers(self._opened, [request], **given)
+        arguments: dict[str, Any] = {"max_new_tokens": remaining, "sampling": self._sampling, "on_token": pieces}
+        (answer,) = answers(self._opened, [request], **arguments)
         pieces.end()
         self.ids = ids
         self.messages = [*turns, Message("assistant", answer.text)]

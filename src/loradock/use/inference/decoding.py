@@ -38,11 +38,11 @@ class Answer:
 
 def batches(lengths: Sequence[int], *, max_new_tokens: int, batch_tokens: int) -> Iterator[list[int]]:
     """Places of rows, the longest first: too little memory shows at once, and padding is short."""
-    left = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-    while left:
-        count = max(1, batch_tokens // (lengths[left[0]] + max_new_tokens))
-        yield left[:count]
-        left = left[count:]
+    remaining = sorted(range(len(lengths)), key=lambda row: -lengths[row])
+    while remaining:
+        count = max(1, batch_tokens // (lengths[remaining[0]] + max_new_tokens))
+        yield remaining[:count]
+        remaining = remaining[count:]
 
 
 def greedy(
@@ -54,14 +54,14 @@ def greedy(
     progress: Progress | None = None,
 ) -> list[Answer]:
     """The likeliest continuation of each prompt, in their order; `progress` is given the number of prompts done."""
-    made: dict[int, Answer] = {}
+    answers_of: dict[int, Answer] = {}
     lengths = [len(prompt) for prompt in prompts]
     for rows in batches(lengths, max_new_tokens=max_new_tokens, batch_tokens=batch_tokens):
         requests = [Request(ids=prompts[row]) for row in rows]
-        made |= zip(rows, answers(opened, requests, max_new_tokens=max_new_tokens), strict=True)
+        answers_of |= zip(rows, answers(opened, requests, max_new_tokens=max_new_tokens), strict=True)
         if progress:
-            progress(len(made))
-    return [made[row] for row in range(len(prompts))]
+            progress(len(answers_of))
+    return [answers_of[row] for row in range(len(prompts))]
 
 
 def answers(
@@ -78,20 +78,20 @@ def answers(
     of the first row, one by one.
     """
     try:
-        found = _decode(opened, requests, max_new_tokens=max_new_tokens, sampling=sampling, on_token=on_token)
+        decoded = _decode(opened, requests, max_new_tokens=max_new_tokens, sampling=sampling, on_token=on_token)
     except torch.OutOfMemoryError as error:
         longest = max(len(request.ids) for request in requests) + max_new_tokens
         what = f"CUDA out of memory with {len(requests)} rows of up to {longest} tokens in a batch"
         raise OutOfMemory(what, hint=f"--batch-tokens {max(longest, len(requests) * longest // 2)}") from error
     stops = opened.prompts.stop_ids
-    return [_answer(opened.tokenizer, ids, stops) for ids in found]
+    return [_answer(opened.tokenizer, ids, stops) for ids in decoded]
 
 
 def _answer(tokenizer: Any, ids: list[int], stops: frozenset[int]) -> Answer:
     has_ended = bool(ids) and ids[-1] in stops
-    kept = ids[:-1] if has_ended else ids
-    text = tokenizer.decode(kept, skip_special_tokens=True)
-    return Answer(ids=kept, text=text, finish="stop" if has_ended else "length")
+    answer_ids = ids[:-1] if has_ended else ids
+    text = tokenizer.decode(answer_ids, skip_special_tokens=True)
+    return Answer(ids=answer_ids, text=text, finish="stop" if has_ended else "length")
 
 
 def _decode(
@@ -102,28 +102,28 @@ def _decode(
     sampling: Sampling,
     on_token: Callable[[int], None] | None,
 ) -> list[list[int]]:
-    made: list[list[int]] = [[] for _ in requests]
+    ids_of: list[list[int]] = [[] for _ in requests]
     choosers = [Chooser(sampling, seed=request.seed) for request in requests]
     stops = opened.prompts.stop_ids
     state = _Batch(opened, [request.ids for request in requests])
     alive = list(range(len(requests)))
     for step in range(max_new_tokens):
         logits = state.logits()
-        chosen: list[int] = []
+        tokens: list[int] = []
         for place, row in enumerate(state.rows):
             token = choosers[row](logits[place]) if row in alive else state.padding
-            chosen.append(token)
+            tokens.append(token)
             if row in alive:
-                made[row].append(token)
+                ids_of[row].append(token)
                 if row == 0 and on_token:
                     on_token(token)
-        alive = [row for row in alive if made[row][-1] not in stops]
+        alive = [row for row in alive if ids_of[row][-1] not in stops]
         if not alive or step == max_new_tokens - 1:
             break
-        state.append(chosen)
+        state.append(tokens)
         if len(alive) <= len(state.rows) // 2:
             state.keep(alive)
-    return made
+    return ids_of
 
 
 class _Batch:
@@ -135,23 +135,23 @@ class _Batch:
         self.padding = int(opened.tokenizer.pad_token_id)
         width = max(len(prompt) for prompt in prompts)
         device = opened.model.device
-        ids = [[self.padding] * (width - len(each)) + list(each) for each in prompts]
-        mask = [[0] * (width - len(each)) + [1] * len(each) for each in prompts]
+        ids = [[self.padding] * (width - len(prompt)) + list(prompt) for prompt in prompts]
+        mask = [[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts]
         self._new = torch.tensor(ids, device=device)
         self._mask = torch.tensor(mask, device=device)
-        whole = opened.model.get_base_model() if opened.has_adapter else opened.model
-        self._takes = frozenset(inspect.signature(whole.forward).parameters)
+        model = opened.model.get_base_model() if opened.has_adapter else opened.model
+        self._takes = frozenset(inspect.signature(model.forward).parameters)
 
     def logits(self) -> torch.Tensor:
         """Float32 [rows, vocabulary] of the next token."""
-        given: dict[str, Any] = {"input_ids": self._new, "attention_mask": self._mask, "use_cache": True}
+        inputs: dict[str, Any] = {"input_ids": self._new, "attention_mask": self._mask, "use_cache": True}
         if "position_ids" in self._takes:
             positions = (self._mask.cumsum(dim=1) - 1).clamp(min=0)
-            given["position_ids"] = positions[:, -self._new.shape[1] :]
+            inputs["position_ids"] = positions[:, -self._new.shape[1] :]
         if "logits_to_keep" in self._takes:
-            given["logits_to_keep"] = 1
+            inputs["logits_to_keep"] = 1
         with self._opened.computing():
-            out = self._opened.model(**given, past_key_values=self._cache)
+            out = self._opened.model(**inputs, past_key_values=self._cache)
         self._cache = out.past_key_values
         return out.logits[:, -1].float()
 

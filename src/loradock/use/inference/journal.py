@@ -83,23 +83,27 @@ class Journal:
             return {}
         except OSError as error:
             raise storage_error(error, self._file) from error
-        whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:
-            os.truncate(self._file, len(whole))
-        lines = [_object(line) for line in whole.split(b"\n")[:-1]]
+        complete = content[: content.rfind(b"\n") + 1]
+        if complete != content:
+            os.truncate(self._file, len(complete))
+        lines = [_object(line) for line in complete.split(b"\n")[:-1]]
         if lines:
             self._check(lines[0].get("identity"))
-        found = {line["key"]: line.get("lines") for line in lines[1:] if isinstance(line.get("key"), str)}
-        return {key: kept for key, kept in found.items() if self._takes(kept)}
+        lines_of = {line["key"]: line.get("lines") for line in lines[1:] if isinstance(line.get("key"), str)}
+        return {key: entry for key, entry in lines_of.items() if self._takes(entry)}
 
-    def _check(self, before: object) -> None:
+    def _check(self, recorded: object) -> None:
         """UsageError where an earlier attempt was asked for something else."""
-        again = f"name another --output, or begin again: rm {self._file}"
-        if not isinstance(before, dict):
-            raise UsageError(f"{self._file} does not say what it was begun for: its first line is damaged", hint=again)
-        told = cast("dict[str, Any]", before)
-        if names := sorted(key for key in {**told, **self._identity} if told.get(key) != self._identity.get(key)):
-            raise UsageError(f"{self.output} was begun with another {', '.join(names)}", hint=again)
+        remedy = f"name another --output, or begin again: rm {self._file}"
+        if not isinstance(recorded, dict):
+            raise UsageError(f"{self._file} does not say what it was begun for: its first line is damaged", hint=remedy)
+        recorded_identity = cast("dict[str, Any]", recorded)
+        if names := sorted(
+            key
+            for key in {**recorded_identity, **self._identity}
+            if recorded_identity.get(key) != self._identity.get(key)
+        ):
+            raise UsageError(f"{self.output} was begun with another {', '.join(names)}", hint=remedy)
 
 
 def _object(line: bytes) -> dict[str, Any]:

@@ -73,8 +73,8 @@ class Origin:
     @property
     def digest(self) -> str:
         """sha256 over all that its answers depend on: weights, adapter, tokenizer, and how the base is loaded."""
-        own = [file for file in self.directory.iterdir() if file.suffix in USED]
-        parts = [self.weights, digest(own), self.asked.quantization, self.asked.double_quant]
+        files_used = [file for file in self.directory.iterdir() if file.suffix in USED]
+        parts = [self.weights, digest(files_used), self.asked.quantization, self.asked.double_quant]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -126,12 +126,12 @@ def find(
         return _of_adapter(directory, kind=kind, quantization=quantization, base=base, trusted=trusted)
     if base is not None:
         raise UsageError(f"{given} is a whole model: it has no other base", hint=f"leave out {BASE_OPTION}")
-    asked = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
+    model_config = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
     return Origin(
         kind="merged" if (given / MERGED).is_file() else "base",
         directory=given,
-        base=checked(asked, given, trusted=trusted),
-        asked=asked,
+        base=checked(model_config, given, trusted=trusted),
+        asked=model_config,
         lineage=Lineage.read(given),
         record={},
     )
@@ -145,8 +145,8 @@ def directory_of(given: Path) -> Path:
             return given / ADAPTER
         what = f"the run in {given} is not finished: it has no adapter yet"
         has_checkpoint = any((given / CHECKPOINTS).glob("checkpoint-*"))
-        then = f"checkpoint export {given} -o ADAPTER" if has_checkpoint else f"train --resume --output {given}"
-        raise NoCheckpoint(what, hint=f"loradock {then}")
+        remedy = f"checkpoint export {given} -o ADAPTER" if has_checkpoint else f"train --resume --output {given}"
+        raise NoCheckpoint(what, hint=f"loradock {remedy}")
     if not ((given / SETTINGS).is_file() or (given / CONFIG).is_file()):
         what = f"{given} holds neither a run, nor an adapter, nor a model"
         raise InputMissing(what, hint=f"name the directory that holds {RECORD}, {SETTINGS} or {CONFIG}")
@@ -159,13 +159,15 @@ def _of_adapter(
     run = directory.parent
     record = read(run) if directory.name == ADAPTER and (run / RECORD).is_file() else {}
     lineage = Lineage.found(directory)
-    asked = _asked(directory, lineage, quantization=quantization)
-    found = find_base(directory, asked, named=lineage.base if lineage else None, given=base, trusted=trusted)
+    model_config = _asked(directory, lineage, quantization=quantization)
+    base_found = find_base(
+        directory, model_config, named=lineage.base if lineage else None, given=base, trusted=trusted
+    )
     return Origin(
         kind=kind,
         directory=directory,
-        base=found,
-        asked=asked.model_copy(update={"name": found.name, "revision": found.revision}),
+        base=base_found,
+        asked=model_config.model_copy(update={"name": base_found.name, "revision": base_found.revision}),
         lineage=lineage,
         record=record,
     )
@@ -174,8 +176,8 @@ def _of_adapter(
 def _asked(directory: Path, lineage: Lineage | None, *, quantization: str | None) -> ModelConfig:
     """How the base is loaded, as in training or as asked."""
     if lineage:
-        asked = lineage.model()
-        return asked.model_copy(update={"quantization": quantization}) if quantization else asked
+        model_config = lineage.model()
+        return model_config.model_copy(update={"quantization": quantization}) if quantization else model_config
     if quantization is None:
         what = f"nobody recorded how the base of {directory} was stored in training"
         raise ModelError(what, hint="--quantization nf4 for an adapter of QLoRA, --quantization none for plain LoRA")

@@ -57,11 +57,11 @@ class Prompts:
         `template_name`: that of a tokenizer which brings none, one of `templates.NAMES`.
         """
         spec = TokenizerSpec.of(tokenizer)
-        own = spec.own_template
-        template = resolve("auto" if own.text else template_name or "auto", own=replace(own, named=()))
+        own_jinja = spec.own_template
+        template = resolve("auto" if own_jinja.text else template_name or "auto", own=replace(own_jinja, named=()))
         today = datetime.now(UTC).date().isoformat() if template.is_dated else None
-        named: Any = getattr(generation, "eos_token_id", None)
-        listed = named if isinstance(named, (list, tuple)) else [] if named is None else [named]
+        eos_ids: Any = getattr(generation, "eos_token_id", None)
+        listed = eos_ids if isinstance(eos_ids, (list, tuple)) else [] if eos_ids is None else [eos_ids]
         return cls(
             spec,
             template,
@@ -69,7 +69,7 @@ class Prompts:
             date=(lineage.date if lineage else None) or today,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
-            has_template=bool(own.text or template_name),
+            has_template=bool(own_jinja.text or template_name),
         )
 
     def check_template(self) -> None:

@@ -30,9 +30,9 @@ def sample_of(row: Mapping[str, Any], *, is_chat: bool, readings: Sequence[Readi
     for reading in (*readings, AS_NAMED):
         fields = {field: column for field, column in reading.fields.items() if column in row}
         if reading is AS_NAMED or fields:
-            given = renamed(fields, {name: value for name, value in row.items() if name not in reading.ignore})
-            if found := _read(given, reading, is_chat=is_chat):
-                return found
+            columns = renamed(fields, {name: value for name, value in row.items() if name not in reading.ignore})
+            if sample := _read(columns, reading, is_chat=is_chat):
+                return sample
     known = "messages, conversations, instruction, prompt or text"
     raise RowError(f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}")
 
@@ -62,13 +62,13 @@ def _open(format: Format, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _checked(format: Format, row: Mapping[str, Any]) -> Conversation | Completion:
     """The sample, of which nothing is lost that the model should see: the rule of training's columns."""
-    found = format.convert(row)
-    assert isinstance(found, (Conversation, Completion))
+    sample = format.convert(row)
+    assert isinstance(sample, (Conversation, Completion))
     try:
-        Columns(SourceConfig(path="-"), format, 0, is_trained=False).note(row, found)
+        Columns(SourceConfig(path="-"), format, 0, is_trained=False).note(row, sample)
     except RowError as error:
         raise RowError(str(error)) from None  # its hint names an option of training
-    return found
+    return sample
 
 
 def _like(prompt: Any) -> Any:
@@ -80,10 +80,10 @@ def _open_ended(turns: Any) -> Any:
     """Turns up to the last that is not an answer, and a placeholder for one."""
     if not is_list(turns) or not all(is_object(turn) for turn in turns):
         return turns
-    kept = list(turns)
-    while kept and kept[-1].get("role", kept[-1].get("from")) in SPOKEN:
-        kept.pop()
-    return [*kept, {"role": "assistant", "content": PLACEHOLDER}] if kept else kept
+    turns_kept = list(turns)
+    while turns_kept and turns_kept[-1].get("role", turns_kept[-1].get("from")) in SPOKEN:
+        turns_kept.pop()
+    return [*turns_kept, {"role": "assistant", "content": PLACEHOLDER}] if turns_kept else turns_kept
 
 
 def key_of(row: Mapping[str, Any], number: int) -> str:

@@ -40,6 +40,6 @@ class Chooser:
         scaled = logits.detach().double().cpu() / self._sampling.temperature
         chances, ids = torch.softmax(scaled, dim=0).sort(descending=True, stable=True)
         reached = chances.cumsum(0)
-        kept = int((reached < self._sampling.top_p).sum()) + 1
-        drawn = torch.rand((), generator=self._random, dtype=torch.float64) * reached[min(kept, len(ids)) - 1]
-        return int(ids[min(int((reached <= drawn).sum()), kept - 1, len(ids) - 1)])
+        count = int((reached < self._sampling.top_p).sum()) + 1
+        drawn = torch.rand((), generator=self._random, dtype=torch.float64) * reached[min(count, len(ids)) - 1]
+        return int(ids[min(int((reached <= drawn).sum()), count - 1, len(ids) - 1)])

@@ -85,28 +85,28 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     settings = _settings(adapter)
     model = empty(base)
     patterns.check(adapter, checked, (name for name, _ in model.named_modules()))
-    shapes = {name: tuple(each.shape) for name, each in model.named_parameters(remove_duplicate=False)}
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
     tied = adapter_tensors.tied(model)
     embedding = model.get_input_embeddings()
-    named = next(name for name, module in model.named_modules() if module is embedding)
+    embedding_name = next(name for name, module in model.named_modules() if module is embedding)
     files = _files(adapter / WEIGHTS)
-    filled = adapter_tensors.fit_rows(model, {key: each.shape for key, each in files.items()}, adapter=adapter)
+    filled = adapter_tensors.fit_rows(model, {key: file.shape for key, file in files.items()}, adapter=adapter)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tied targets and orientation: both are merged as PEFT computes them
         layered = _layered(model, settings, base)
-    found = adapter_tensors.read(layered, files, adapter=adapter, base=base.directory, filled=filled)
-    widened = dict.fromkeys(filled, files[found.whole[f"{named}.weight"]].shape) if filled else {}
-    _refuse_beside(adapter, base, found.beside)
-    _refuse_misfit(adapter, base, found, files=files, shapes=shapes | widened)
+    tensors_found = adapter_tensors.read(layered, files, adapter=adapter, base=base.directory, filled=filled)
+    widened = dict.fromkeys(filled, files[tensors_found.whole[f"{embedding_name}.weight"]].shape) if filled else {}
+    _refuse_beside(adapter, base, tensors_found.beside)
+    _refuse_misfit(adapter, base, tensors_found, files=files, shapes=shapes | widened)
     return Adapted(
-        deltas=_deltas(layered, found.trained),
-        whole=found.whole,
-        rows=_rows(layered, found.trained),
+        deltas=_deltas(layered, tensors_found.trained),
+        whole=tensors_found.whole,
+        rows=_rows(layered, tensors_found.trained),
         tied=tied,
         files=files,
         names=shapes,
-        embedding=f"{named}.weight",
-        beside=found.beside,
+        embedding=f"{embedding_name}.weight",
+        beside=tensors_found.beside,
     )
 
 
@@ -116,8 +116,8 @@ def empty(base: BaseModel) -> Any:
 
     for patch in BUILDING:
         patch(base.config)
-    own = replace(base, config=copy.deepcopy(base.config))  # where rows are added, its vocabulary grows
-    return skeleton(own, dtype=torch.float32, attention="eager")
+    copied_base = replace(base, config=copy.deepcopy(base.config))  # where rows are added, its vocabulary grows
+    return skeleton(copied_base, dtype=torch.float32, attention="eager")
 
 
 def _settings(adapter: Path) -> Any:
@@ -180,17 +180,21 @@ def _refuse_beside(adapter: Path, base: BaseModel, keys: Iterable[str]) -> None:
 def _refuse_misfit(
     adapter: Path,
     base: BaseModel,
-    found: AdapterTensors,
+    tensors_found: AdapterTensors,
     *,
     files: Mapping[str, tensors.Entry],
     shapes: Mapping[str, tuple[int, ...]],
 ) -> None:
     """ModelError for tensors of the file of another shape than the base's, or than PEFT's layers on it."""
-    wanted = {key: tuple(each.shape) for key, each in found.trained.items() if key not in found.whole.values()}
-    wanted |= {key: shapes[name] for name, key in found.whole.items()}
+    expected_shapes = {
+        key: tuple(tensor.shape)
+        for key, tensor in tensors_found.trained.items()
+        if key not in tensors_found.whole.values()
+    }
+    expected_shapes |= {key: shapes[name] for name, key in tensors_found.whole.items()}
     wrong = [
         f"{key} is {list(files[key].shape)}, and the base needs {list(shape)}"
-        for key, shape in wanted.items()
+        for key, shape in expected_shapes.items()
         if files[key].shape != shape
     ]
     if wrong:
@@ -205,14 +209,16 @@ def _deltas(layered: Any, trained: Mapping[str, Any]) -> dict[str, Delta]:
     """LoRA's layers by weight."""
     from peft.tuners.lora import Embedding, Linear, LoraLayer
 
-    key_of = {id(each): key for key, each in trained.items()}
+    key_of = {id(tensor): key for key, tensor in trained.items()}
     deltas: dict[str, Delta] = {}
     for name, module in layered.named_modules():
         if isinstance(module, LoraLayer):
             if not isinstance(module, (Linear, Embedding)):
                 kind = type(module).__name__
                 raise ModelError(f"{original(name)} has LoRA of kind {kind}, which is not merged", hint=SERVE)
-            parts = {key_of[id(each)]: (owner, own) for owner, own, each in _own(module) if id(each) in key_of}
+            parts = {
+                key_of[id(parameter)]: (owner, key) for owner, key, parameter in _own(module) if id(parameter) in key_of
+            }
             deltas[f"{original(name)}.weight"] = Delta(layer=module, parts=parts)
     return deltas
 
@@ -221,20 +227,20 @@ def _rows(layered: Any, trained: Mapping[str, Any]) -> dict[str, Rows]:
     """Trained rows by weight; of a head that is tied to the embedding, the embedding's."""
     from peft.tuners.trainable_tokens import TrainableTokensLayer
 
-    key_of = {id(each): key for key, each in trained.items()}
-    found: dict[str, Rows] = {}
+    key_of = {id(tensor): key for key, tensor in trained.items()}
+    rows_found: dict[str, Rows] = {}
     for name, module in layered.named_modules():
         if isinstance(module, TrainableTokensLayer):
             source: Any = module.tied_adapter or module
             key = key_of[id(source.trainable_tokens_delta[ADAPTER])]
-            places = tuple(int(each) for each in source.token_indices[ADAPTER])
-            found[f"{original(name).removesuffix('.token_adapter')}.weight"] = Rows(key=key, places=places)
-    return found
+            places = tuple(int(index) for index in source.token_indices[ADAPTER])
+            rows_found[f"{original(name).removesuffix('.token_adapter')}.weight"] = Rows(key=key, places=places)
+    return rows_found
 
 
 def _own(layer: Any) -> Iterator[tuple[Any, str, torch.nn.Parameter]]:
     """(module, key, parameter) of a LoRA layer without its base layer."""
     for name, module in layer.named_modules():
         if name.partition(".")[0] != "base_layer":
-            for key, each in module.named_parameters(recurse=False):
-                yield module, key, each
+            for key, parameter in module.named_parameters(recurse=False):
+                yield module, key, parameter

@@ -72,7 +72,7 @@ def held_out(job: Job) -> list[Row]:
         raise UsageError("--compare needs a run: an adapter alone has no held-out rows", hint="name the run directory")
     config = recorded_config(job.record, job.given)
     fetching.refuse_data(config.data.sources)
-    decisions = {each["name"]: each["value"] for each in job.record["plan"]["decisions"]}
+    decisions = {decision["name"]: decision["value"] for decision in job.record["plan"]["decisions"]}
     tokenizer = open_tokenizer(job.origin.base)
     facts = probe.gather(Host())
     corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=decisions["max_length"], facts=facts)
@@ -81,11 +81,11 @@ def held_out(job: Job) -> list[Row]:
         raise UsageError("the run held out no rows (data.validation)", hint="leave out --compare; loradock evaluate")
     fitted = part.fitted
     places = zip(fitted.rows.tolist(), fitted.starts.tolist(), fitted.lengths.tolist(), strict=True)
-    found: list[Row] = []
+    rows: list[Row] = []
     for row, start, length in list(places)[:MOST_ROWS]:
         ids, mask = part.prepared.row(row, start=start, length=length)
-        found.append((torch.tensor(ids, dtype=torch.long), torch.tensor(mask)))
-    return found
+        rows.append((torch.tensor(ids, dtype=torch.long), torch.tensor(mask)))
+    return rows
 
 
 def merged_in_memory(job: Job, onto: Onto) -> Any:
@@ -94,12 +94,12 @@ def merged_in_memory(job: Job, onto: Onto) -> Any:
     unquantised = plan.asked.model_copy(update={"quantization": "none"})
     with quiet():
         model = load.load_whole(plan.base, unquantised, dtype="auto", device="cpu")
-    own = {step.weight for step in plan.steps}
+    weights = {step.weight for step in plan.steps}
     for step in plan.steps:
         if step.kind == "copy" or step.weight not in plan.adapted.names:
             continue
         value = torch.nn.Parameter(computed(step, plan, {}), requires_grad=False)
-        for name in {step.weight} | (plan.adapted.tied_to(step.weight) - own):
+        for name in {step.weight} | (plan.adapted.tied_to(step.weight) - weights):
             parent, _, key = name.rpartition(".")
             setattr(model.get_submodule(parent), key, value)
     return model.float().eval()
@@ -122,11 +122,11 @@ def _plan(job: Job, onto: Onto) -> MergePlan:
 
 def losses(model: Any, rows: Sequence[Row], count: Callable[[], None]) -> torch.Tensor:
     """The negative log-likelihood in nats of each row's learned tokens, float64 [rows]."""
-    found: list[float] = []
+    losses_found: list[float] = []
     for ids, mask in rows:
         with torch.no_grad():
             logits = model(ids[None]).logits[0, :-1].double()
-        each = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
-        found.append(float(each[mask[1:]].sum()))
+        loss_of_row = torch.nn.functional.cross_entropy(logits, ids[1:], reduction="none")
+        losses_found.append(float(loss_of_row[mask[1:]].sum()))
         count()
-    return torch.tensor(found, dtype=torch.float64)
+    return torch.tensor(losses_found, dtype=torch.float64)

@@ -64,12 +64,12 @@ def _filled(layer: torch.nn.Module, weight: torch.Tensor, delta: Delta, adapted:
     base = base.token_adapter.get_base_layer() if hasattr(base, "token_adapter") else base
     places = [(base, "weight", weight)]
     places += [(owner, key, tensors.read(adapted.files[name]).float()) for name, (owner, key) in delta.parts.items()]
-    before = [owner._parameters[key] for owner, key, _ in places]
+    values = [owner._parameters[key] for owner, key, _ in places]
     try:
         for owner, key, value in places:
             owner._parameters[key] = torch.nn.Parameter(value, requires_grad=False)
         with torch.no_grad():
             yield
     finally:
-        for (owner, key, _), old in zip(places, before, strict=True):
+        for (owner, key, _), old in zip(places, values, strict=True):
             owner._parameters[key] = old

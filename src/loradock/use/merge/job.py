@@ -103,9 +103,9 @@ def prepared(given: Path, asked: Asked) -> Iterator[Job]:
 def load_dtype(origin: Origin) -> torch.dtype:
     """That in which training loaded the base: as recorded, else as asked, else that of the base's files."""
     recorded = origin.lineage.load_dtype if origin.lineage else None
-    named = recorded or origin.asked.compute_dtype
-    if named != "auto":
-        return getattr(torch, named)
+    dtype_name = recorded or origin.asked.compute_dtype
+    if dtype_name != "auto":
+        return getattr(torch, dtype_name)
     floating = [
         entry.dtype
         for file in origin.base.weight_files

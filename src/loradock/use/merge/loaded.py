@@ -16,12 +16,12 @@ def main(directory: str, ids: str, output: str) -> None:
     """Write the log-probabilities, float32 [rows, tokens, vocabulary], of the ids."""
     torch.set_grad_enabled(False)
     config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-    named = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0], None)
-    cls: Any = named or transformers.AutoModelForCausalLM
-    model, found = cls.from_pretrained(directory, dtype=torch.float32, local_files_only=True, output_loading_info=True)
-    if found["missing_keys"]:
+    cls_named = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0], None)
+    cls: Any = cls_named or transformers.AutoModelForCausalLM
+    model, report = cls.from_pretrained(directory, dtype=torch.float32, local_files_only=True, output_loading_info=True)
+    if report["missing_keys"]:
         raise SystemExit(
-            f"the files lack {sorted(found['missing_keys'])[0]} ({len(found['missing_keys'])} are missing)"
+            f"the files lack {sorted(report['missing_keys'])[0]} ({len(report['missing_keys'])} are missing)"
         )
     torch.save(model.eval()(torch.load(ids), return_dict=True).logits.float().log_softmax(dim=-1), output)
 

@@ -66,21 +66,21 @@ def merge(
         unchanged: dict[str, float] = {}
         files = _write_weights(plan, folder, unchanged, progress)
         sidecar.write(plan, folder, stop_ids=stop_ids, dtype=dtype)
-        others = {file.name: tensors.sha256(file) for file in folder.iterdir() if file.name not in files}
+        digests_other = {file.name: tensors.sha256(file) for file in folder.iterdir() if file.name not in files}
         proven = proof(folder, files)
-        record = _record(plan, hashes, files | others, unchanged) | dict(about or {}) | dict(proven)
+        record = _record(plan, hashes, files | digests_other, unchanged) | dict(about or {}) | dict(proven)
         text = json.dumps(record, indent=2, ensure_ascii=False) + "\n"
         (folder / RECORD).write_text(text, encoding="utf-8")
-    return Merged(output=output, files=files | others, unchanged=unchanged)
+    return Merged(output=output, files=files | digests_other, unchanged=unchanged)
 
 
 def check_base(plan: MergePlan, digests: Mapping[str, str] | None) -> dict[str, str]:
     """sha256 of the base's weight files by name. ModelError where the run recorded others."""
-    found = {file.name: tensors.sha256(file) for file in plan.base.weight_files}
+    digests_now = {file.name: tensors.sha256(file) for file in plan.base.weight_files}
     wrong = [
-        Problem(what=f"sha256 {found.get(name, 'absent')[:12]}, and the run recorded {digest[:12]}", file=name)
+        Problem(what=f"sha256 {digests_now.get(name, 'absent')[:12]}, and the run recorded {digest[:12]}", file=name)
         for name, digest in (digests or {}).items()
-        if found.get(name) != digest
+        if digests_now.get(name) != digest
     ]
     if wrong:
         raise ModelError(
@@ -88,7 +88,7 @@ def check_base(plan: MergePlan, digests: Mapping[str, str] | None) -> dict[str, 
             hint="put back the base of the run: its weights are named in run.json under weights_sha256",
             problems=wrong,
         )
-    return found
+    return digests_now
 
 
 def _write_weights(
@@ -143,14 +143,14 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     if step.kind != "merge":
         return value.to(dtype)
     value = value.float()
-    before = value.to(dtype, copy=True)
+    base_value = value.to(dtype, copy=True)
     if rows := adapted.rows.get(step.weight):  # first: where PEFT has both, LoRA is around the trained rows
         value[list(rows.places)] = tensors.read(adapted.files[rows.key]).float()
     if step.weight not in adapted.deltas:
         return value.to(dtype)
-    after = delta.merged(value, adapted.deltas[step.weight], adapted).to(dtype)
-    unchanged[step.weight] = float(torch.eq(before, after).sum()) / max(1, after.numel())
-    return after
+    merged_value = delta.merged(value, adapted.deltas[step.weight], adapted).to(dtype)
+    unchanged[step.weight] = float(torch.eq(base_value, merged_value).sum()) / max(1, merged_value.numel())
+    return merged_value
 
 
 def _refuse_overflow(value: torch.Tensor, step: Step) -> None:

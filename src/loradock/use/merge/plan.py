@@ -48,8 +48,8 @@ class Step:
     def slot(self) -> Slot:
         """Where it will lie."""
         count = 1
-        for each in self.shape:
-            count *= each
+        for size in self.shape:
+            count *= size
         return Slot(name=self.name, dtype=self.dtype, shape=self.shape, size=count * tensors.width(self.dtype))
 
 
@@ -109,24 +109,33 @@ def make(
     files.
     """
     whole.check(base)
-    found = adapted(base, adapter)
+    adapted_base = adapted(base, adapter)
     quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.storage.is_dequantised else {}
     files = {file.name: tensors.entries(file) for file in base.weight_files}
-    named = [entry.name for each in files.values() for entry in each]
-    weight_of = {name: name for name in named} | names.in_model(empty(base), named)
-    there = set(weight_of.values())
-    _refuse_absent(base, wanted={*found.deltas, *found.whole, *found.rows, *quantised}, there=there, found=found)
+    names_in_files = [entry.name for entries in files.values() for entry in entries]
+    weight_of = {name: name for name in names_in_files} | names.in_model(empty(base), names_in_files)
+    weights_present = set(weight_of.values())
+    _refuse_absent(
+        base,
+        wanted={*adapted_base.deltas, *adapted_base.whole, *adapted_base.rows, *quantised},
+        there=weights_present,
+        found=adapted_base,
+    )
     shards = {
         name: tuple(
             step
-            for entry in each
-            for step in _steps(entry, weight_of[entry.name], found, quantised, dtype=dtype, there=there)
+            for entry in entries
+            for step in _steps(
+                entry, weight_of[entry.name], adapted_base, quantised, dtype=dtype, there=weights_present
+            )
         )
-        for name, each in files.items()
+        for name, entries in files.items()
     }
     steps = [step for shard in shards.values() for step in shard]
-    refuse_unused(adapter, steps, found)
-    vocabulary = next((step.shape[0] for step in steps if step.weight in found.tied_to(found.embedding)), 0)
+    refuse_unused(adapter, steps, adapted_base)
+    vocabulary = next(
+        (step.shape[0] for step in steps if step.weight in adapted_base.tied_to(adapted_base.embedding)), 0
+    )
     return MergePlan(
         base=base,
         adapter=adapter,
@@ -134,7 +143,7 @@ def make(
         asked=asked,
         load_dtype=load_dtype,
         device=device,
-        adapted=found,
+        adapted=adapted_base,
         shards=shards,
         is_untied=any(step.name not in weight_of for step in steps),
         vocabulary=vocabulary,
@@ -142,65 +151,73 @@ def make(
 
 
 def _steps(
-    entry: Entry, weight: str, found: Adapted, quantised: Mapping[str, bool], *, dtype: str | None, there: set[str]
+    entry: Entry,
+    weight: str,
+    adapted_base: Adapted,
+    quantised: Mapping[str, bool],
+    *,
+    dtype: str | None,
+    there: set[str],
 ) -> list[Step]:
     """What comes of one tensor: itself, and the tensors that were tied to it and are their own now."""
-    group = found.tied_to(weight)
+    group = adapted_base.tied_to(weight)
     name_of = {weight: entry.name}
-    if len({_change(each, found) for each in group}) > 1:
-        name_of |= {each: each for each in sorted(group - there)}
+    if len({_change(name, adapted_base) for name in group}) > 1:
+        name_of |= {name: name for name in sorted(group - there)}
     steps: list[Step] = []
-    for each, name in name_of.items():
-        source = found.whole.get(each)
-        is_quantised = each in quantised and source is None
-        kind, code = _kind(each, entry, found, is_quantised=is_quantised, dtype=dtype)
+    for name_pair, name in name_of.items():
+        source = adapted_base.whole.get(name_pair)
+        is_quantised = name_pair in quantised and source is None
+        kind, code = _kind(name_pair, entry, adapted_base, is_quantised=is_quantised, dtype=dtype)
         steps.append(
             Step(
                 kind=kind,
                 name=name,
-                weight=each,
+                weight=name_pair,
                 entry=entry,
                 dtype=code,
-                shape=found.files[source].shape if source else entry.shape,
+                shape=adapted_base.files[source].shape if source else entry.shape,
                 is_quantised=is_quantised,
-                is_transposed=quantised.get(each, False),
+                is_transposed=quantised.get(name_pair, False),
                 source=source,
             )
         )
     return steps
 
 
-def _change(weight: str, found: Adapted) -> str:
+def _change(weight: str, adapted_base: Adapted) -> str:
     """What tells the values of tied names apart: equal texts, equal values."""
-    key, rows = found.whole.get(weight), found.rows.get(weight)
-    changes = [tensors.digest(found.files[key])] if key else []
-    changes += [weight] if weight in found.deltas else []
+    key, rows = adapted_base.whole.get(weight), adapted_base.rows.get(weight)
+    changes = [tensors.digest(adapted_base.files[key])] if key else []
+    changes += [weight] if weight in adapted_base.deltas else []
     changes += [f"{rows.key} {rows.places}"] if rows else []
     return " ".join(changes)
 
 
-def _kind(weight: str, entry: Entry, found: Adapted, *, is_quantised: bool, dtype: str | None) -> tuple[Kind, str]:
+def _kind(
+    weight: str, entry: Entry, adapted_base: Adapted, *, is_quantised: bool, dtype: str | None
+) -> tuple[Kind, str]:
     code = dtype if dtype and entry.dtype in tensors.FLOATING else entry.dtype
-    is_merged = weight in found.deltas or weight in found.rows
+    is_merged = weight in adapted_base.deltas or weight in adapted_base.rows
     if (is_merged or is_quantised) and entry.dtype not in tensors.FLOATING:
         raise ModelError(f"{entry.name} is {entry.dtype}: not a base in 16 or 32 bits", hint="give the original model")
     if is_merged:
         return "merge", code
-    if weight in found.whole:
+    if weight in adapted_base.whole:
         return "replace", code
     if is_quantised:
         return "dequantise", code
     return ("copy" if code == entry.dtype else "cast"), code
 
 
-def _quantised(base: BaseModel, asked: ModelConfig, dtype: torch.dtype) -> dict[str, bool]:
+def _quantised(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype) -> dict[str, bool]:
     """The weights that transformers quantises, as its own quantiser chooses; True for those of Conv1D."""
     from bitsandbytes.nn import Linear4bit
     from transformers.pytorch_utils import Conv1D
     from transformers.quantizers.auto import AutoHfQuantizer
 
     model = empty(base)
-    quantiser: Any = AutoHfQuantizer.from_config(load.quantization(asked, dtype), pre_quantized=False)
+    quantiser: Any = AutoHfQuantizer.from_config(load.quantization(model_config, dtype), pre_quantized=False)
     quantiser.preprocess_model(model=model, device_map={"": "cpu"})
     return {
         f"{name}.weight": issubclass(getattr(module, "source_cls", type(None)), Conv1D)
@@ -210,7 +227,7 @@ def _quantised(base: BaseModel, asked: ModelConfig, dtype: torch.dtype) -> dict[
 
 
 def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found: Adapted) -> None:
-    absent = sorted(each for each in wanted if not there & found.tied_to(each))
+    absent = sorted(name for name in wanted if not there & found.tied_to(name))
     if absent:
         raise ModelError(
             f"{base.directory} has no tensor {absent[0]} ({len(absent)} are missing): its files name or fuse weights "
@@ -219,14 +236,17 @@ def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found:
         )
 
 
-def refuse_unused(adapter: Path, steps: Sequence[Step], found: Adapted) -> None:
+def refuse_unused(adapter: Path, steps: Sequence[Step], adapted_base: Adapted) -> None:
     """ModelError where the adapter changes a weight, and no step would write that change."""
     written = {step.weight for step in steps if step.kind in ("merge", "replace")}
-    changed = sorted({*found.deltas, *found.whole, *found.rows})
+    changed = sorted({*adapted_base.deltas, *adapted_base.whole, *adapted_base.rows})
     unused = [
         weight
         for weight in changed
-        if not any(_change(each, found) == _change(weight, found) for each in written & found.tied_to(weight))
+        if not any(
+            _change(name, adapted_base) == _change(weight, adapted_base)
+            for name in written & adapted_base.tied_to(weight)
+        )
     ]
     if unused:
         raise ModelError(

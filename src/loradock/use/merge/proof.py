@@ -36,16 +36,16 @@ def weights(folder: Path, files: Mapping[str, str]) -> None:
 
 def names(folder: Path, plan: MergePlan) -> None:
     """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
-    wanted = {
+    expected = {
         entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)
     }
-    wanted |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
+    expected |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
     written = (folder / name for name in plan.shards)
-    found = {entry.name: (file.name, entry.shape) for file in written for entry in tensors.entries(file)}
+    entries = {entry.name: (file.name, entry.shape) for file in written for entry in tensors.entries(file)}
     if len(plan.shards) > 1:
         index = json_object(folder / INDEX)["weight_map"]
-        found = {name: (index.get(name), shape) for name, (_, shape) in found.items()}
-    if wrong := sorted(name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)):
+        entries = {name: (index.get(name), shape) for name, (_, shape) in entries.items()}
+    if wrong := sorted(name for name in expected.keys() | entries.keys() if expected.get(name) != entries.get(name)):
         raise ModelError(
             f"the merged model has not the tensors of its base: {len(wrong)} are missing or differ, first {wrong[0]}",
             hint="serve the adapter beside its base instead; please report the model",
@@ -65,42 +65,42 @@ def answers(folder: Path, job: Job) -> dict[str, Any]:
         reference = of_adapter(job)(ids).logits.float().log_softmax(dim=-1)
     width = min(reference.shape[-1], merged.shape[-1])
     divergence = kl(reference[..., :width], merged[..., :width])
-    found = {"kl_mean": float(divergence.mean()), "kl_max": float(divergence.max())}
-    if not found["kl_mean"] <= MOST_KL:
+    divergences = {"kl_mean": float(divergence.mean()), "kl_max": float(divergence.max())}
+    if not divergences["kl_mean"] <= MOST_KL:
         raise ModelError(
-            f"the merged model is not base and adapter: KL divergence {found['kl_mean']:.2g} nats per token",
+            f"the merged model is not base and adapter: KL divergence {divergences['kl_mean']:.2g} nats per token",
             hint="--dtype f32 tells rounding apart; please report the model",
         )
-    return {"verified": {"rows": ROWS, "tokens": TOKENS, **found}}
+    return {"verified": {"rows": ROWS, "tokens": TOKENS, **divergences}}
 
 
-def kl(reference: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+def kl(reference: torch.Tensor, second_logits: torch.Tensor) -> torch.Tensor:
     """KL divergence in nats of each token, float64, of log-probabilities [..., vocabulary]."""
-    first, second = reference.double(), other.double()
-    first, second = (each - each.logsumexp(dim=-1, keepdim=True) for each in (first, second))
+    first, second = reference.double(), second_logits.double()
+    first, second = (logits - logits.logsumexp(dim=-1, keepdim=True) for logits in (first, second))
     return (first.exp() * (first - second)).sum(dim=-1)
 
 
 def of_adapter(job: Job) -> Any:
     """Base and adapter as PEFT computes them, in float32 on the CPU, on the weights that are merged onto."""
     plan = job.plan
-    asked = plan.asked if plan.onto == "trained" else plan.asked.model_copy(update={"quantization": "none"})
+    model_config = plan.asked if plan.onto == "trained" else plan.asked.model_copy(update={"quantization": "none"})
     with quiet():
         dtype = plan.load_dtype if plan.onto == "trained" else "auto"
-        model = load.load_whole(plan.base, asked, dtype=dtype, device="cpu")
-        if not asked.storage.is_quantised or densify(model, dtype=torch.float32):
+        model = load.load_whole(plan.base, model_config, dtype=dtype, device="cpu")
+        if not model_config.storage.is_quantised or densify(model, dtype=torch.float32):
             model = model.float()
         return with_adapter(model, plan.adapter).eval()
 
 
 def _of_directory(folder: Path, ids: torch.Tensor) -> torch.Tensor:
     with TemporaryDirectory(prefix="loradock-proof-") as place:
-        given, output = Path(place, "ids.pt"), Path(place, "out.pt")
-        torch.save(ids, given)
-        command = python.command("-m", "loradock.use.merge.loaded", str(folder), str(given), str(output))
-        done = subprocess.run(command, check=False, capture_output=True, text=True)
-        if done.returncode:
-            last = done.stderr.strip().splitlines()[-1:] or ["no message"]
+        files, output = Path(place, "ids.pt"), Path(place, "out.pt")
+        torch.save(ids, files)
+        command = python.command("-m", "loradock.use.merge.loaded", str(folder), str(files), str(output))
+        result = subprocess.run(command, check=False, capture_output=True, text=True)
+        if result.returncode:
+            last = result.stderr.strip().splitlines()[-1:] or ["no message"]
             raise ModelError(
                 f"plain transformers does not load the merged model: {last[0]}", hint="please report the model"
             )

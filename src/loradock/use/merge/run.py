@@ -19,14 +19,14 @@ def run(
     job: Job, output: Path, *, is_full: bool, progress: Callable[[int, int], None] = quietly
 ) -> tuple[Merged, Mapping[str, Any]]:
     """Merge, prove and put in place; what was written, and what the proof found. Raises as `merge` and `proof` do."""
-    found: dict[str, Any] = {}
+    digests: dict[str, Any] = {}
 
     def prove(folder: Path, files: Mapping[str, str]) -> Mapping[str, Any]:
         proof.weights(folder, files)
         proof.names(folder, job.plan)
         if is_full:
-            found.update(proof.answers(folder, job))
-        return found
+            digests.update(proof.answers(folder, job))
+        return digests
 
     merged = merge(
         job.plan,
@@ -38,4 +38,4 @@ def run(
         progress=progress,
         proof=prove,
     )
-    return merged, found
+    return merged, digests

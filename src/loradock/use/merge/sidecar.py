@@ -66,21 +66,21 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
 
 def _write_generation(base: Path, folder: Path, config: dict[str, Any], *, stop_ids: Collection[int]) -> None:
     """The base's, whose tokens that end an answer are kept, and those that training learned come after them."""
-    found = _read(base / GENERATION) if (base / GENERATION).is_file() else {}
+    generation = _read(base / GENERATION) if (base / GENERATION).is_file() else {}
     text = config.get("text_config") if isinstance(config.get("text_config"), dict) else {}
-    own = {**(text or {}), **config, **found}
-    named = own.get("eos_token_id")
-    ends = list(named) if isinstance(named, list) else [] if named is None else [named]
-    if "eos_token_id" in found and set(stop_ids) <= set(ends):
+    settings = {**(text or {}), **config, **generation}
+    eos_ids = settings.get("eos_token_id")
+    ends = list(eos_ids) if isinstance(eos_ids, list) else [] if eos_ids is None else [eos_ids]
+    if "eos_token_id" in generation and set(stop_ids) <= set(ends):
         shutil.copyfile(base / GENERATION, folder / GENERATION)
         return
     for key in ("bos_token_id", "pad_token_id"):
-        if own.get(key) is not None:
-            found[key] = own[key]
+        if settings.get(key) is not None:
+            generation[key] = settings[key]
     ends += sorted(set(stop_ids) - set(ends))
     if ends:
-        found["eos_token_id"] = ends[0] if len(ends) == 1 else ends
-    _write(folder / GENERATION, found)
+        generation["eos_token_id"] = ends[0] if len(ends) == 1 else ends
+    _write(folder / GENERATION, generation)
 
 
 def _read(file: Path) -> dict[str, Any]:

@@ -45,8 +45,8 @@ class Entry:
     def count(self) -> int:
         """How many numbers it has."""
         total = 1
-        for each in self.shape:
-            total *= each
+        for size in self.shape:
+            total *= size
         return total
 
 
@@ -61,39 +61,39 @@ def entries(file: Path) -> tuple[Entry, ...]:
         length = struct.unpack("<Q", stream.read(8))[0]
         header: dict[str, Any] = json.loads(stream.read(length))
     header.pop("__metadata__", None)
-    found = [
+    tensor_entries = [
         Entry(
             name=name,
             file=file,
-            dtype=each["dtype"],
-            shape=tuple(each["shape"]),
-            begin=8 + length + each["data_offsets"][0],
-            size=each["data_offsets"][1] - each["data_offsets"][0],
+            dtype=entry["dtype"],
+            shape=tuple(entry["shape"]),
+            begin=8 + length + entry["data_offsets"][0],
+            size=entry["data_offsets"][1] - entry["data_offsets"][0],
         )
-        for name, each in header.items()
+        for name, entry in header.items()
     ]
-    return tuple(sorted(found, key=lambda entry: (entry.begin, entry.name)))
+    return tuple(sorted(tensor_entries, key=lambda entry: (entry.begin, entry.name)))
 
 
 def blocks(entry: Entry) -> Iterator[bytes]:
     """The tensor's bytes, in blocks. ModelError where the file ends before."""
     with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)
-        left = entry.size
-        while left:
-            block = stream.read(min(left, BLOCK_BYTES))
+        remaining = entry.size
+        while remaining:
+            block = stream.read(min(remaining, BLOCK_BYTES))
             if not block:
                 raise truncated(entry)
-            left -= len(block)
+            remaining -= len(block)
             yield block
 
 
 def digest(entry: Entry) -> str:
     """The sha256 of the tensor's bytes."""
-    found = hashlib.sha256()
+    digest_so_far = hashlib.sha256()
     for block in blocks(entry):
-        found.update(block)
-    return found.hexdigest()
+        digest_so_far.update(block)
+    return digest_so_far.hexdigest()
 
 
 def read(entry: Entry) -> torch.Tensor:
@@ -103,12 +103,12 @@ def read(entry: Entry) -> torch.Tensor:
     content = bytearray(entry.size)
     with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)
-        view, done = memoryview(content), 0
-        while done < entry.size:
-            count = stream.readinto(view[done:])
+        view, count_read = memoryview(content), 0
+        while count_read < entry.size:
+            count = stream.readinto(view[count_read:])
             if not count:
                 raise truncated(entry)
-            done += count
+            count_read += count
     if not content:
         return torch.empty(entry.shape, dtype=dtype_of(entry.dtype))
     return torch.frombuffer(content, dtype=dtype_of(entry.dtype)).reshape(entry.shape)
@@ -188,10 +188,10 @@ class Shard:
             self._put(block)
 
     def _put(self, content: bytes | memoryview) -> None:
-        rest = memoryview(content)
-        self._hash.update(rest)
-        while rest:
-            rest = rest[self._stream.write(rest) :]
+        remaining = memoryview(content)
+        self._hash.update(remaining)
+        while remaining:
+            remaining = remaining[self._stream.write(remaining) :]
 
 
 def header(slots: Sequence[Slot]) -> bytes:

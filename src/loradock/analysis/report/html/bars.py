@@ -68,14 +68,14 @@ def bar(label: str, sizes: Mapping[str, float], *, total: str, texts: Mapping[st
 
 def phases(runs: Sequence[Run]) -> list[Bar]:
     """Of each run that tells it: seconds of a step by phase."""
-    found: list[Bar] = []
+    bars: list[Bar] = []
     for run in runs:
         if step := step_of(run):
             texts = {WORDS[name]: duration_text(step.phases[name]) for name in PHASES}
             sizes = {WORDS[name]: step.phases[name] for name in PHASES}
             total = f"{duration_text(step.seconds)} a step, over {step.steps:,} steps"
-            found.append(bar(run.label, sizes, total=total, texts=texts))
-    return found
+            bars.append(bar(run.label, sizes, total=total, texts=texts))
+    return bars
 
 
 def step_of(run: Run) -> Breakdown | None:
@@ -83,17 +83,17 @@ def step_of(run: Run) -> Breakdown | None:
     counted = [line for line in run.train if is_phased(line) and is_whole(line, NEEDED)]
     planned = next((decision.get("value") for decision in run.decisions if decision["name"] == "cadence"), None)
     steps = planned if isinstance(planned, Mapping) else {}
-    cadence = {**CADENCE, **{name: each for name, each in steps.items() if number(each) is not None}}
+    cadence = {**CADENCE, **{name: step for name, step in steps.items() if number(step) is not None}}
     for warmup_steps in (WARMUP_STEPS, 0):
-        found = step_time.of(
+        breakdown = step_time.of(
             counted,
             evaluations=[line for line in run.evaluations if is_whole(line, ("seconds",))],
             checkpoints=[line for line in run.checkpoints if is_whole(line, ("seconds",))],
             cadence=cadence,
             warmup_steps=warmup_steps,
         )
-        if found and found.seconds > 0:
-            return found
+        if breakdown and breakdown.seconds > 0:
+            return breakdown
     return None
 
 
@@ -110,18 +110,18 @@ def is_whole(line: Line, keys: Sequence[str]) -> bool:
 
 def stages(runs: Sequence[Run]) -> list[Bar]:
     """Of each run: seconds of its stages, and what lay between them."""
-    found: list[Bar] = []
+    bars: list[Bar] = []
     for run in runs:
-        taken = timings(run)
-        total = taken.pop("total", 0.0)
-        if not taken:
+        stage_seconds = timings(run)
+        total = stage_seconds.pop("total", 0.0)
+        if not stage_seconds:
             continue
-        if (rest := total - sum(taken.values())) > 0:
-            taken["between"] = rest
-        whole = sum(taken.values())
-        texts = {name: duration_text(value) for name, value in taken.items()}
-        found.append(bar(run.label, taken, total=f"{duration_text(whole)} in all", texts=texts))
-    return found
+        if (remainder := total - sum(stage_seconds.values())) > 0:
+            stage_seconds["between"] = remainder
+        total_stages = sum(stage_seconds.values())
+        texts = {name: duration_text(value) for name, value in stage_seconds.items()}
+        bars.append(bar(run.label, stage_seconds, total=f"{duration_text(total_stages)} in all", texts=texts))
+    return bars
 
 
 def memory(run: Run) -> list[Bar]:
@@ -132,14 +132,14 @@ def memory(run: Run) -> list[Bar]:
     total = expected.pop("total", sum(expected.values()))
     if not expected:
         return []
-    seen = {name: value for name, value in seen_bytes(run).items() if value}
-    whole = max([total, sum(expected.values()), *seen.values()])
+    measured = {name: value for name, value in seen_bytes(run).items() if value}
+    scale = max([total, sum(expected.values()), *measured.values()])
     texts = {name: size_text(int(size)) for name, size in expected.items()}
-    found = [bar("expected", expected, total=size_text(int(total)), texts=texts, whole=whole)]
-    for name, size in seen.items():
+    bars = [bar("expected", expected, total=size_text(int(total)), texts=texts, whole=scale)]
+    for name, size in measured.items():
         text = f"{size_text(int(size))}, {size / total:.2f}x of what was expected"
-        found.append(bar(name, {name: size}, total=text, texts={name: size_text(int(size))}, whole=whole))
-    return found
+        bars.append(bar(name, {name: size}, total=text, texts={name: size_text(int(size))}, whole=scale))
+    return bars
 
 
 def seen_bytes(run: Run) -> dict[str, float]:

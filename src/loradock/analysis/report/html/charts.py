@@ -39,8 +39,8 @@ class Chart:
     @property
     def x_ticks(self) -> list[float]:
         """Round numbers along the chart; steps are whole."""
-        found = curves.ticks(*self.x_bounds)
-        return [tick for tick in found if tick == int(tick)] if self.x_name == "step" else found
+        ticks = curves.ticks(*self.x_bounds)
+        return [tick for tick in ticks if tick == int(tick)] if self.x_name == "step" else ticks
 
     @property
     def y_ticks(self) -> list[float]:
@@ -69,32 +69,32 @@ class Chart:
     @property
     def description(self) -> str:
         """What a person is told who does not see it."""
-        told = []
-        for each in self.series:
-            ys = [y for _, y in each.points]
-            told.append(
-                f"{each.name}: {each.total:,} value{'s' if each.total > 1 else ''}, first {short(ys[0])}, "
+        sentences = []
+        for curve in self.series:
+            ys = [y for _, y in curve.points]
+            sentences.append(
+                f"{curve.name}: {curve.total:,} value{'s' if curve.total > 1 else ''}, first {short(ys[0])}, "
                 f"last {short(ys[-1])}, lowest {short(min(ys))}, highest {short(max(ys))}"
             )
-        return f"Over the {self.x_name}. " + "; ".join(told) + "."
+        return f"Over the {self.x_name}. " + "; ".join(sentences) + "."
 
     @property
     def notes(self) -> list[str]:
         """What was done to the values to draw them."""
-        found: list[str] = []
-        thinned = [each for each in self.series if len(each.points) + each.left_out < each.total]
+        notes: list[str] = []
+        thinned = [curve for curve in self.series if len(curve.points) + curve.left_out < curve.total]
         if thinned:
-            most = max(each.total for each in thinned)
-            found.append(
+            most = max(curve.total for curve in thinned)
+            notes.append(
                 f"Thinned out for drawing: of up to {most:,} values the first, lowest, highest and last of each of "
                 f"{curves.SPANS} spans."
             )
         if self.smoothing:
             spans = sorted(set(self.smoothing))
-            found.append(f"Smoothed: exponentially weighted mean over about {', '.join(map(str, spans))} lines.")
-        if left_out := sum(each.left_out for each in self.series):
-            found.append(f"{left_out:,} value{'s' if left_out > 1 else ''} that are no finite number are left out.")
-        return found
+            notes.append(f"Smoothed: exponentially weighted mean over about {', '.join(map(str, spans))} lines.")
+        if left_out := sum(curve.left_out for curve in self.series):
+            notes.append(f"{left_out:,} value{'s' if left_out > 1 else ''} that are no finite number are left out.")
+        return notes
 
     @property
     def data(self) -> str:
@@ -104,29 +104,29 @@ class Chart:
             "y": {"unit": self.kind.unit, "low": self.y_bounds[0], "high": self.y_bounds[1]},
             "series": [
                 {
-                    "name": each.name,
-                    "run": each.run,
-                    "xs": [rounded(x) for x, _ in each.points],
-                    "ys": [rounded(y) for _, y in each.points],
+                    "name": curve.name,
+                    "run": curve.run,
+                    "xs": [rounded(x) for x, _ in curve.points],
+                    "ys": [rounded(y) for _, y in curve.points],
                 }
-                for each in self.series
+                for curve in self.series
             ],
         }
         return as_script_text(content)
 
     def table(self) -> list[list[str]]:
         """Rows of a table: x, then the value of each curve there. Of a long curve some rows, evenly spread."""
-        places = sorted({x for each in self.series for x, _ in each.points})
+        places = sorted({x for curve in self.series for x, _ in curve.points})
         if len(places) > TABLE_ROWS:
             places = [places[round(i * (len(places) - 1) / (TABLE_ROWS - 1))] for i in range(TABLE_ROWS)]
-        found = [dict(each.points) for each in self.series]
-        return [[short(x), *(short(each[x]) if x in each else "" for each in found)] for x in places]
+        columns = [dict(curve.points) for curve in self.series]
+        return [[short(x), *(short(column[x]) if x in column else "" for column in columns)] for x in places]
 
 
 def charts(runs: Sequence[Run]) -> list[Chart]:
     """The charts that there are values for."""
     sampled = of_samples(sample for run in runs for sample in run.samples)
-    return [made for kind in (*KINDS, *sampled) if (made := chart(kind, runs))]
+    return [figure for kind in (*KINDS, *sampled) if (figure := chart(kind, runs))]
 
 
 def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
@@ -150,15 +150,15 @@ def chart(kind: Kind, runs: Sequence[Run]) -> Chart | None:
                 smooth = [(x, mean) for (x, _), mean in zip(points, means, strict=True)]
                 drawn.append(as_series(f"{name}, smoothed", smooth, run=index, slot=slot, look="line"))
                 spans.append(span)
-    if not drawn or (kind.needs_more_than_zero and not any(y for each in drawn for _, y in each.points)):
+    if not drawn or (kind.needs_more_than_zero and not any(y for curve in drawn for _, y in curve.points)):
         return None
-    xs = [x for each in drawn for x, _ in each.points]
-    ys = [y for each in drawn for _, y in each.points]
+    xs = [x for curve in drawn for x, _ in curve.points]
+    ys = [y for curve in drawn for _, y in curve.points]
     low, high = min(xs), max(xs)
     return Chart(
         kind=kind,
         series=tuple(drawn),
-        x_name=unit if all(each.source == "samples" for each in kind.curves) else "step",
+        x_name=unit if all(curve.source == "samples" for curve in kind.curves) else "step",
         x_bounds=(low, high) if high > low else (low, low + 1),
         y_bounds=curves.bounds(ys, is_from_zero=kind.is_from_zero),
         smoothing=tuple(spans),
@@ -191,7 +191,7 @@ def points_of(run: Run, curve: Curve, *, scale: float, unit: str) -> tuple[list[
         placed = zip(elapsed(lines, unit=unit), lines, strict=True)
     else:
         placed = ((number(line["step"]), line) for line in lines)
-    found: list[Point] = []
+    points: list[Point] = []
     left_out = 0
     for x, line in placed:
         if x is None or curve.key not in line:
@@ -199,8 +199,8 @@ def points_of(run: Run, curve: Curve, *, scale: float, unit: str) -> tuple[list[
         if (y := number(line[curve.key])) is None:
             left_out += line[curve.key] is not None
         else:
-            found.append((x, y * scale))
-    return sorted(found, key=lambda point: point[0]), left_out
+            points.append((x, y * scale))
+    return sorted(points, key=lambda point: point[0]), left_out
 
 
 def elapsed(lines: Sequence[Line], *, unit: str) -> list[float | None]:

@@ -42,15 +42,15 @@ class Outcome:
 
 def differences(runs: Sequence[Run]) -> list[Difference]:
     """What the user asked, what was decided, data and base, versions and machine, as far as they differ."""
-    found: list[Difference] = []
+    tables: list[Difference] = []
     for group, look in GROUPS:
-        asked = [look(run) for run in runs]
-        names = dict.fromkeys(name for each in asked for name in each)
+        answers = [look(run) for run in runs]
+        names = dict.fromkeys(name for answer in answers for name in answer)
         for name in names:
-            values = tuple(text_of(each[name]) if name in each else ABSENT for each in asked)
+            values = tuple(text_of(answer[name]) if name in answer else ABSENT for answer in answers)
             if len(set(values)) > 1:
-                found.append(Difference(group=group, name=name, values=tuple(map(brief, values))))
-    return found
+                tables.append(Difference(group=group, name=name, values=tuple(map(brief, values))))
+    return tables
 
 
 def brief(text: str) -> str:
@@ -63,7 +63,7 @@ def leaves(content: Any, *, path: str = "") -> Iterator[tuple[str, Any]]:
     if isinstance(content, Mapping) and content:
         for key, inner in content.items():
             yield from leaves(inner, path=f"{path}.{key}" if path else str(key))
-    elif isinstance(content, list) and any(isinstance(each, (Mapping, list)) for each in content):
+    elif isinstance(content, list) and any(isinstance(key, (Mapping, list)) for key in content):
         for position, inner in enumerate(content):
             yield from leaves(inner, path=f"{path}.{position}" if path else str(position))
     else:
@@ -83,11 +83,11 @@ def decided(run: Run) -> dict[str, Any]:
 
 def learned_from(run: Run) -> dict[str, Any]:
     """Base and data: revision and hashes, rows, tokens."""
-    found = {"base": run.at("base", "name"), "base revision": run.at("base", "revision")}
-    found |= {f"weights {name}": digest for name, digest in run.section("weights_sha256").items()}
+    sources = {"base": run.at("base", "name"), "base revision": run.at("base", "revision")}
+    sources |= {f"weights {name}": digest for name, digest in run.section("weights_sha256").items()}
     for position, source in enumerate(listed(run.at("data", "sources"))):
-        found |= {f"source {position} {key}": value for key, value in source.items() if key in ("sha256", "rows")}
-    return found | {key.replace("_", " "): value for key, value in run.section("plan", "data").items()}
+        sources |= {f"source {position} {key}": value for key, value in source.items() if key in ("sha256", "rows")}
+    return sources | {key.replace("_", " "): value for key, value in run.section("plan", "data").items()}
 
 
 def versions(run: Run) -> dict[str, Any]:
@@ -99,10 +99,10 @@ def machine(run: Run) -> dict[str, Any]:
     """The machine that a run was on."""
     facts = run.section("facts")
     gpus = [gpu.get("name") for gpu in listed(facts.get("gpus"))]
-    found = {key.replace("_", " "): facts.get(key) for key in MACHINE}
+    values = {key.replace("_", " "): facts.get(key) for key in MACHINE}
     proof = run.section("env_check")
     checked = proof.get("skipped") or proof.get("level")
-    return {**found, CHECKED: checked, "gpus": ", ".join(map(str, gpus)) or "none", "lock": facts.get("lock_sha256")}
+    return {**values, CHECKED: checked, "gpus": ", ".join(map(str, gpus)) or "none", "lock": facts.get("lock_sha256")}
 
 
 GROUPS: tuple[tuple[str, Callable[[Run], dict[str, Any]]], ...] = (
@@ -134,7 +134,9 @@ def outcomes(runs: Sequence[Run]) -> list[Outcome]:
         figure("steps", runs, lambda run: last(numbers(run.train, "step")), lambda value: f"{value:,.0f}"),
     ]
     ended = Outcome(name="how it ended", values=tuple(str(run.at("status", default="unknown")) for run in runs))
-    return [each for each in figures if any(value != ABSENT for value in each.values)] + [ended]
+    return [figure_of_runs for figure_of_runs in figures if any(value != ABSENT for value in figure_of_runs.values)] + [
+        ended
+    ]
 
 
 def figure(
@@ -149,8 +151,8 @@ def figure(
     values = [look(run) for run in runs]
     first = values[0]
     ratios = [f"{value / first:.2f}x" if value is not None and first else ABSENT for value in values]
-    told = tuple(ABSENT if value is None else say(value) for value in values)
-    return Outcome(name=name, values=told, ratios=tuple(ratios) if has_ratio and first else ())
+    texts = tuple(ABSENT if value is None else say(value) for value in values)
+    return Outcome(name=name, values=texts, ratios=tuple(ratios) if has_ratio and first else ())
 
 
 def tokens_per_second(run: Run) -> float | None:
@@ -171,17 +173,19 @@ def timed(run: Run, stage: str) -> float | None:
 
 def timings(run: Run) -> dict[str, float]:
     """Seconds by stage, and in all; a record that does not count its environment check is given it."""
-    told = {name: value for name, taken in run.section("timings_seconds").items() if (value := number(taken))}
+    seconds = {
+        name: value for name, stage_value in run.section("timings_seconds").items() if (value := number(stage_value))
+    }
     checked = number(run.at("env_check", "seconds"))
-    if not checked or not told or CHECKED in told:
-        return told
-    return {CHECKED: checked, **told, **({"total": told["total"] + checked} if "total" in told else {})}
+    if not checked or not seconds or CHECKED in seconds:
+        return seconds
+    return {CHECKED: checked, **seconds, **({"total": seconds["total"] + checked} if "total" in seconds else {})}
 
 
 def last_loss(run: Run) -> float | None:
     """The mean training loss of the last steps, in nats a token."""
-    found = mean_loss(run.train[::-1])
-    return found[0] if found else None
+    mean = mean_loss(run.train[::-1])
+    return mean[0] if mean else None
 
 
 def mean_loss(lines: Sequence[Line]) -> tuple[float, int] | None:
@@ -190,9 +194,9 @@ def mean_loss(lines: Sequence[Line]) -> tuple[float, int] | None:
     A line is the mean of its steps, so runs with another cadence can be compared, and no single step speaks for a run.
     """
     known = [line for line in lines if number(line.get("loss")) is not None]
-    wanted, counted, total = end_steps(known), 0, 0.0
+    end, counted, total = end_steps(known), 0, 0.0
     for line, size in zip(known, steps_of(known), strict=True):
-        if counted >= wanted:
+        if counted >= end:
             break
         counted += size
         total += size * line["loss"]
@@ -208,8 +212,8 @@ def end_steps(lines: Sequence[Line]) -> int:
 def steps_of(lines: Sequence[Line]) -> list[int]:
     """How many steps each line is of, in the order given, which is rising or falling."""
     steps = sorted(line["step"] for line in lines)
-    before = dict(zip(steps, [0, *steps], strict=False))
-    return [int(line["step"] - before[line["step"]]) for line in lines]
+    previous = dict(zip(steps, [0, *steps], strict=False))
+    return [int(line["step"] - previous[line["step"]]) for line in lines]
 
 
 def last(values: Sequence[float]) -> float | None:

@@ -51,26 +51,26 @@ def environment(run: Run) -> Rows:
 
 def packages(run: Run) -> Rows:
     """Versions."""
-    found = {"loradock": run.at("loradock", default="unknown"), **run.section("facts", "packages")}
-    return [(str(name), str(version)) for name, version in found.items()]
+    versions = {"loradock": run.at("loradock", default="unknown"), **run.section("facts", "packages")}
+    return [(str(name), str(version)) for name, version in versions.items()]
 
 
 def findings(run: Run) -> tuple[str, list[Note]]:
     """What the environment check came to, and what it found that is not well."""
     proof = run.section("env_check")
-    found = listed(at(proof, "findings"))
+    entries = listed(at(proof, "findings"))
     notes = [
         Note(
-            severity=str(each["severity"]),
-            place=str(each.get("check", "")),
-            what=str(each.get("what", "")),
-            remedy=str(each.get("remedy") or ""),
+            severity=str(entry["severity"]),
+            place=str(entry.get("check", "")),
+            what=str(entry.get("what", "")),
+            remedy=str(entry.get("remedy") or ""),
         )
-        for each in found
-        if each.get("severity") in IMPORTANT
+        for entry in entries
+        if entry.get("severity") in IMPORTANT
     ]
     if at(proof, "skipped"):
         return f"left out: {proof['skipped']}", []
-    if not found:
+    if not entries:
         return "not recorded", []
-    return f"{len(found)} findings at the {proof.get('level', 'unknown')} level, {len(notes)} of them not well", notes
+    return f"{len(entries)} findings at the {proof.get('level', 'unknown')} level, {len(notes)} of them not well", notes

@@ -186,13 +186,13 @@ def of_samples(samples: Iterable[Mapping[str, Any]]) -> tuple[Kind, ...]:
 
 def of_key(key: str) -> Kind:
     """The chart of one key: its words are the title, its ending the unit."""
-    ending = next((each for each in UNITS if key.endswith(each)), "")
+    ending = next((ending for ending in UNITS if key.endswith(ending)), "")
     unit, scale = UNITS.get(ending, ("", 1.0))
-    words = key.removesuffix(ending).replace("_", " ")
+    phrase = key.removesuffix(ending).replace("_", " ")
     return Kind(
         name="sampled-" + re.sub(r"[^A-Za-z0-9]+", "-", key),
-        title=f"{words[:1].upper()}{words[1:]}",
+        title=f"{phrase[:1].upper()}{phrase[1:]}",
         unit=unit,
         scale=scale,
-        curves=(Curve(name=words, key=key, source="samples"),),
+        curves=(Curve(name=phrase, key=key, source="samples"),),
     )

@@ -49,18 +49,18 @@ def html(runs: Sequence[Run], *, live_version: str | None = None) -> str:
     scripts = ["charts.js", *(["watch.js"] if live_version is not None else [])]
     script, style = "".join(asset(name) for name in scripts), asset("style.css")
     labels = [run.label for run in runs]
-    drawn, told = charts(runs), [page(run) for run in runs]
+    drawn, parts = charts(runs), [page(run) for run in runs]
     step_bars, stage_bars = bars.phases(runs), bars.stages(runs)
     return template().render(
         title=title(labels),
         labels=labels,
-        pages=told,
+        pages=parts,
         charts=drawn,
         phases=step_bars,
         stages=stage_bars,
-        outcomes=[outcome_row(each) for each in outcomes(runs)],
+        outcomes=[outcome_row(outcome) for outcome in outcomes(runs)],
         differences=[(difference.name, difference.group, *difference.values) for difference in differences(runs)],
-        contents=contents(told, has_bars=bool(step_bars or stage_bars)),
+        contents=contents(parts, has_bars=bool(step_bars or stage_bars)),
         is_live=live_version is not None,
         version=live_version,
         policy=policy(script, style, is_live=live_version is not None),
@@ -75,7 +75,7 @@ def html(runs: Sequence[Run], *, live_version: str | None = None) -> str:
 
 def page(run: Run) -> Page:
     """One run in words."""
-    proof, found = environment.findings(run)
+    proof, results = environment.findings(run)
     return Page(
         label=run.label,
         directory=str(run.directory),
@@ -90,7 +90,7 @@ def page(run: Run) -> Page:
         checkpoints=sections.checkpoints(run),
         environment=environment.environment(run),
         proof=proof,
-        findings=found,
+        findings=results,
         packages=environment.packages(run),
         config=sections.config(run),
     )
@@ -98,8 +98,8 @@ def page(run: Run) -> Page:
 
 def title(labels: Sequence[str]) -> str:
     """The name of a run, or of some of those that are compared."""
-    rest = len(labels) - TITLE_RUNS
-    more = f" and {rest} more" if rest > 0 else ""
+    surplus = len(labels) - TITLE_RUNS
+    more = f" and {surplus} more" if surplus > 0 else ""
     return " vs ".join(labels[:TITLE_RUNS]) + more
 
 
@@ -118,11 +118,11 @@ def contents(pages: Sequence[Page], *, has_bars: bool) -> list[tuple[str, str]]:
     """The links at the top: id and text."""
     time = [("time", "Time")] if has_bars else []
     if len(pages) > 1:
-        runs = [(f"run-{position}", each.label) for position, each in enumerate(pages, start=1)]
+        runs = [(f"run-{position}", entry.label) for position, entry in enumerate(pages, start=1)]
         return [("outcomes", "What it did"), ("differences", "What differed"), ("curves", "Curves"), *time, *runs]
     plan = [("plan", "Plan")] if pages[0].decisions else []
-    rest = [("environment", "Environment"), ("config", "Configuration")]
-    return [("summary", "Summary"), ("curves", "Curves"), *time, *plan, *rest]
+    chapters = [("environment", "Environment"), ("config", "Configuration")]
+    return [("summary", "Summary"), ("curves", "Curves"), *time, *plan, *chapters]
 
 
 def policy(script: str, style: str, *, is_live: bool) -> str:

@@ -49,14 +49,14 @@ class Run:
 
     def section(self, *path: str) -> Mapping[str, Any]:
         """The object under these keys; empty where there is none."""
-        found = self.at(*path)
-        return found if isinstance(found, Mapping) else {}
+        section = self.at(*path)
+        return section if isinstance(section, Mapping) else {}
 
     @property
     def decisions(self) -> list[Mapping[str, Any]]:
         """The decisions of the plan, and those that the engine took once it had the model."""
-        found = [*listed(self.at("plan", "decisions")), *listed(self.at("engine"))]
-        return [each for each in found if "name" in each]
+        decisions = [*listed(self.at("plan", "decisions")), *listed(self.at("engine"))]
+        return [decision for decision in decisions if "name" in decision]
 
 
 def read(directories: Sequence[Path]) -> list[Run]:
@@ -90,8 +90,8 @@ def read_one(directory: Path) -> Run:
 
 def kept(directory: Path) -> list[Path]:
     """The checkpoints that lie in a run directory, by step."""
-    found = [path for path in (directory / CHECKPOINTS).glob("checkpoint-*") if path.name[11:].isdigit()]
-    return sorted(found, key=lambda path: int(path.name[11:]))
+    steps = [path for path in (directory / CHECKPOINTS).glob("checkpoint-*") if path.name[11:].isdigit()]
+    return sorted(steps, key=lambda path: int(path.name[11:]))
 
 
 def labelled(runs: Sequence[Run]) -> list[Run]:
@@ -109,15 +109,15 @@ def labelled(runs: Sequence[Run]) -> list[Run]:
 
 def stamp(directories: Sequence[Path]) -> tuple[tuple[int, int], ...]:
     """Size and time (ns) of every file that a report is made of; another stamp means that something was written."""
-    found: list[tuple[int, int]] = []
+    marks: list[tuple[int, int]] = []
     for directory in directories:
         for name in FILES:
             try:
                 state = (directory / name).stat()
-                found.append((state.st_size, state.st_mtime_ns))
+                marks.append((state.st_size, state.st_mtime_ns))
             except OSError:
-                found.append((-1, 0))
-    return tuple(found)
+                marks.append((-1, 0))
+    return tuple(marks)
 
 
 def document(file: Path, notes: list[str]) -> dict[str, Any]:
@@ -138,7 +138,7 @@ def document(file: Path, notes: list[str]) -> dict[str, Any]:
 def lines(file: Path, notes: list[str]) -> list[Line]:
     """The whole lines of a JSON-lines file; a note tells how many were passed over, save one that is being written."""
     texts = (text_of(file) or "").splitlines()
-    found: list[Line] = []
+    parsed: list[Line] = []
     broken = 0
     for position, text in enumerate(texts, start=1):
         try:
@@ -146,12 +146,12 @@ def lines(file: Path, notes: list[str]) -> list[Line]:
         except ValueError:
             line = None
         if isinstance(line, dict):
-            found.append(line)
+            parsed.append(line)
         elif position < len(texts):
             broken += 1
     if broken:
         notes.append(f"{file.name}: {broken} damaged line{'s were' if broken > 1 else ' was'} passed over")
-    return found
+    return parsed
 
 
 def text_of(file: Path) -> str | None:
@@ -166,8 +166,8 @@ def text_of(file: Path) -> str | None:
 
 def of_kind(metrics: Sequence[Line], kind: str) -> list[Line]:
     """The lines of one kind by step; of two of the same step the later one, which was made again."""
-    found = {line["step"]: line for line in metrics if line.get("kind") == kind}
-    return [found[step] for step in sorted(found)]
+    line_of = {line["step"]: line for line in metrics if line.get("kind") == kind}
+    return [line_of[step] for step in sorted(line_of)]
 
 
 def cleaned(value: Any, secrets: Mapping[str, str]) -> Any:
@@ -190,7 +190,7 @@ def at(content: Any, *path: str, default: Any = None) -> Any:
 
 def listed(value: Any) -> list[Mapping[str, Any]]:
     """The objects of a list; none where it is no list."""
-    return [each for each in value if isinstance(each, Mapping)] if isinstance(value, list) else []
+    return [item for item in value if isinstance(item, Mapping)] if isinstance(value, list) else []
 
 
 def number(value: Any) -> float | None:
@@ -201,6 +201,6 @@ def number(value: Any) -> float | None:
         return None
 
 
-def numbers(found: Sequence[Line], key: str) -> list[float]:
+def numbers(records: Sequence[Line], key: str) -> list[float]:
     """The finite numbers under a key, in order."""
-    return [value for line in found if (value := number(line.get(key))) is not None]
+    return [value for line in records if (value := number(line.get(key))) is not None]

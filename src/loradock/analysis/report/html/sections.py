@@ -37,9 +37,9 @@ def standing(run: Run) -> str:
         when = f"; last status {moment(run.status['time'])}" if run.status.get("time") else ""
         return f"running: {run.status.get('state') or 'setup'}{place}{of}{when}"
     code = run.at("exit_code")
-    told = status if code in (None, 0) else f"{status} with exit code {code}"
+    state = status if code in (None, 0) else f"{status} with exit code {code}"
     error = run.at("error")
-    return f"{told}: {first_line(error)}" if error else told
+    return f"{state}: {first_line(error)}" if error else state
 
 
 def summary(run: Run) -> Rows:
@@ -54,9 +54,9 @@ def summary(run: Run) -> Rows:
     add(rows, "Training loss", ends_of_loss(run))
     add(rows, "Evaluation loss", from_to(numbers(run.evaluations, "loss")))
     add(rows, "Accuracy of the exam", exam_line(run))
-    rows += [(f"Evaluated on {name}", told) for name, told in score_lines(run)]
-    if (found := tokens_per_second(run)) is not None:
-        rows.append(("Throughput", f"{rate(found)} real tokens a second of training"))
+    rows += [(f"Evaluated on {name}", scores) for name, scores in score_lines(run)]
+    if (speed := tokens_per_second(run)) is not None:
+        rows.append(("Throughput", f"{rate(speed)} real tokens a second of training"))
     if peak := peak_bytes(run):
         rows.append(("GPU memory", f"{size_text(int(peak))} reserved at most"))
     add(rows, "Slowed down", slowdowns(run))
@@ -85,11 +85,11 @@ def model_line(run: Run) -> str:
     """Base model, with what is known of its shape."""
     name = run.at("base", "name") or run.at("config", "model", "name")
     facts = run.section("plan", "model")
-    told = [str(facts.get("architecture") or "")]
-    told += [f"{value:,.0f} weights" for value in numbers([facts], "parameters")]
-    told += [f"{value:,.0f} layers" for value in numbers([facts], "layers")]
-    told += [str(run.at("config", "model", "quantization", default=""))]
-    details = ", ".join(part for part in told if part)
+    texts = [str(facts.get("architecture") or "")]
+    texts += [f"{value:,.0f} weights" for value in numbers([facts], "parameters")]
+    texts += [f"{value:,.0f} layers" for value in numbers([facts], "layers")]
+    texts += [str(run.at("config", "model", "quantization", default=""))]
+    details = ", ".join(part for part in texts if part)
     return f"{name} ({details})" if name and details else str(name or "")
 
 
@@ -98,13 +98,13 @@ def data_line(run: Run) -> str:
     sources = [*listed(run.at("data", "sources")), *listed(run.at("config", "data", "sources"))]
     paths = dict.fromkeys(str(source["path"]) for source in sources if "path" in source)
     facts = run.section("plan", "data")
-    told = [f"{value:,.0f} rows trained" for value in numbers([facts], "train_rows")]
-    told += [f"{value:,.0f} held out" for value in numbers([facts], "validation_rows")]
-    told += [f"{value:,.0f} tokens" for value in numbers([facts], "tokens")]
-    told += [f"{value:,.0f} rows cut" for value in numbers([facts], "truncated_rows") if value]
-    told += [f"{value:,.0f} rows split" for value in numbers([facts], "split_rows") if value]
-    told += [f"{value:,.0f} rows dropped" for value in numbers([facts], "dropped_rows") if value]
-    return "; ".join(part for part in (", ".join(paths), ", ".join(told)) if part)
+    texts = [f"{value:,.0f} rows trained" for value in numbers([facts], "train_rows")]
+    texts += [f"{value:,.0f} held out" for value in numbers([facts], "validation_rows")]
+    texts += [f"{value:,.0f} tokens" for value in numbers([facts], "tokens")]
+    texts += [f"{value:,.0f} rows cut" for value in numbers([facts], "truncated_rows") if value]
+    texts += [f"{value:,.0f} rows split" for value in numbers([facts], "split_rows") if value]
+    texts += [f"{value:,.0f} rows dropped" for value in numbers([facts], "dropped_rows") if value]
+    return "; ".join(part for part in (", ".join(paths), ", ".join(texts)) if part)
 
 
 def adapter_line(run: Run) -> str:
@@ -116,12 +116,12 @@ def adapter_line(run: Run) -> str:
 
 def steps_line(run: Run) -> str:
     """Steps made of steps planned."""
-    made = run.at("outcome", "steps") or last(numbers(run.train, "step"))
+    steps = run.at("outcome", "steps") or last(numbers(run.train, "step"))
     planned = next((decision.get("value") for decision in run.decisions if decision["name"] == "steps"), None)
-    if made is None:
+    if steps is None:
         return f"none of {planned} yet" if planned else ""
     ended = run.at("outcome", "ended")
-    return f"{made:,.0f}" + (f" of {planned:,}" if number(planned) else "") + (f" ({ended})" if ended else "")
+    return f"{steps:,.0f}" + (f" of {planned:,}" if number(planned) else "") + (f" ({ended})" if ended else "")
 
 
 def ends_of_loss(run: Run) -> str:
@@ -129,8 +129,8 @@ def ends_of_loss(run: Run) -> str:
     ends = [("first", mean_loss(run.train)), ("last", mean_loss(run.train[::-1]))]
     if len(run.train) == 1:
         return from_to(numbers(run.train, "loss"))
-    told = [f"{found[0]:.4f} over the {end} {found[1]:,} step{'s' * (found[1] > 1)}" for end, found in ends if found]
-    return ", ".join(told)
+    texts = [f"{loss[0]:.4f} over the {end} {loss[1]:,} step{'s' * (loss[1] > 1)}" for end, loss in ends if loss]
+    return ", ".join(texts)
 
 
 def left(run: Run) -> str:
@@ -149,21 +149,25 @@ def from_to(losses: Sequence[float]) -> str:
 
 def exam_line(run: Run) -> str:
     """What the model scored before and after training."""
-    before, after = (number(run.at("exam", when, "accuracy")) for when in ("before", "after"))
-    return f"{before:.1f} % before, {after:.1f} % after" if before is not None and after is not None else ""
+    accuracy_before, accuracy_after = (number(run.at("exam", when, "accuracy")) for when in ("before", "after"))
+    return (
+        f"{accuracy_before:.1f} % before, {accuracy_after:.1f} % after"
+        if accuracy_before is not None and accuracy_after is not None
+        else ""
+    )
 
 
 def score_lines(run: Run) -> list[tuple[str, str]]:
     """Each task that `loradock evaluate` measured last: its score, the interval, and the gain over another model."""
-    found: list[tuple[str, str]] = []
+    texts: list[tuple[str, str]] = []
     for task in listed(run.scores.get("tasks")):
         score, metric = object_at(task, "score"), str(task.get("metric"))
         ends = [value for key in ("value", "low", "high") for value in numbers([score], key)]
         if len(ends) == SCORE_NUMBERS:
-            value, low, high = (scored(metric, each) for each in ends)
-            told = f"{metric} {value} ({low} to {high}) of {score.get('rows')} rows"
-            found.append((str(task.get("task")), told + gain_line(run, str(task.get("task")), metric)))
-    return found
+            value, low, high = (scored(metric, interval_end) for interval_end in ends)
+            text = f"{metric} {value} ({low} to {high}) of {score.get('rows')} rows"
+            texts.append((str(task.get("task")), text + gain_line(run, str(task.get("task")), metric)))
+    return texts
 
 
 def gain_line(run: Run, task: str, metric: str) -> str:
@@ -172,14 +176,14 @@ def gain_line(run: Run, task: str, metric: str) -> str:
     gained, p = number(paired.get("difference")), number(paired.get("p"))
     if gained is None or p is None:
         return ""
-    shown = f"{gained:+.4f}" if metric == "loss" else f"{100 * gained:+.1f} points"
-    return f"; {shown} against the other model, p {p:.2g}"
+    gain = f"{gained:+.4f}" if metric == "loss" else f"{100 * gained:+.1f} points"
+    return f"; {gain} against the other model, p {p:.2g}"
 
 
 def object_at(content: Mapping[str, Any], *path: str) -> Mapping[str, Any]:
     """The object under these keys; empty where there is none."""
-    found = at(content, *path)
-    return found if isinstance(found, Mapping) else {}
+    value = at(content, *path)
+    return value if isinstance(value, Mapping) else {}
 
 
 def scored(metric: str, value: float) -> str:
@@ -208,47 +212,47 @@ def decisions(run: Run) -> list[tuple[str, str, str]]:
 
 def alerts(run: Run) -> list[Note]:
     """What the monitor told while the run went on."""
-    found: list[Note] = []
-    for each in listed(run.at("alerts")):
-        step = number(each.get("step"))
-        found.append(
+    rows: list[Note] = []
+    for alert in listed(run.at("alerts")):
+        step = number(alert.get("step"))
+        rows.append(
             Note(
-                severity=str(each.get("severity", "warning")),
-                place=str(each.get("name", "")) + (f" at step {step:,.0f}" if step is not None else ""),
-                what=str(each.get("what", "")),
-                remedy=str(each.get("remedy") or ""),
+                severity=str(alert.get("severity", "warning")),
+                place=str(alert.get("name", "")) + (f" at step {step:,.0f}" if step is not None else ""),
+                what=str(alert.get("what", "")),
+                remedy=str(alert.get("remedy") or ""),
             )
         )
-    return found
+    return rows
 
 
 def interruptions(run: Run) -> list[str]:
     """Earlier attempts, what this one continued from, and where GPU memory ran out."""
-    told = [
-        f"attempt of {moment(each.get('started')) or 'unknown time'}: {each.get('status', 'unknown')}"
-        + (f" ({first_line(each['error'])})" if each.get("error") else "")
-        for each in listed(run.at("attempts"))
+    texts = [
+        f"attempt of {moment(attempt.get('started')) or 'unknown time'}: {attempt.get('status', 'unknown')}"
+        + (f" ({first_line(attempt['error'])})" if attempt.get("error") else "")
+        for attempt in listed(run.at("attempts"))
     ]
     if run.at("resumed_from"):
-        told.append(f"continued {moment(run.at('continued'))} from {run.at('resumed_from')}")
-    told += [
-        f"CUDA out of memory ({each.get('why', 'unknown')}): back to step {each.get('step')} with "
-        f"{each.get('decision')} {each.get('value')} instead of {each.get('before')}"
-        for each in listed(run.at("shrunk"))
+        texts.append(f"continued {moment(run.at('continued'))} from {run.at('resumed_from')}")
+    texts += [
+        f"CUDA out of memory ({shrink.get('why', 'unknown')}): back to step {shrink.get('step')} with "
+        f"{shrink.get('decision')} {shrink.get('value')} instead of {shrink.get('before')}"
+        for shrink in listed(run.at("shrunk"))
     ]
-    return told
+    return texts
 
 
 def checkpoints(run: Run) -> list[tuple[str, str, str, str]]:
     """Step, name, seconds and time of every checkpoint that was written."""
     return [
         (
-            f"{each['step']:,}",
-            str(each.get("directory", "")).rsplit("/", 1)[-1],
-            duration_text(taken) if (taken := number(each.get("seconds"))) is not None else "",
-            moment(each.get("time")),
+            f"{checkpoint['step']:,}",
+            str(checkpoint.get("directory", "")).rsplit("/", 1)[-1],
+            duration_text(seconds) if (seconds := number(checkpoint.get("seconds"))) is not None else "",
+            moment(checkpoint.get("time")),
         )
-        for each in run.checkpoints
+        for checkpoint in run.checkpoints
     ]
 
 

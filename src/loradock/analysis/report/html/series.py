@@ -61,8 +61,8 @@ def thinned(points: Sequence[Point], *, spans: int = SPANS) -> tuple[Point, ...]
 def m4(group: Sequence[Point]) -> tuple[Point, ...]:
     """First, lowest, highest and last point, in order, each once."""
     ys = [y for _, y in group]
-    kept = {0, ys.index(min(ys)), ys.index(max(ys)), len(group) - 1}
-    return tuple(group[position] for position in sorted(kept))
+    indices = {0, ys.index(min(ys)), ys.index(max(ys)), len(group) - 1}
+    return tuple(group[position] for position in sorted(indices))
 
 
 def smoothing_span(count: int) -> int:

@@ -82,14 +82,14 @@ def members(file: BinaryIO) -> Iterator[Extent]:
         if first == bytes(BLOCK_BYTES):
             break
         place = _place(file, first, at)
-        after = place.begin + place.size_bytes
-        if after > end:
-            raise Damaged(f"{place.path} ends at byte {after}, the file already at {end}: it is cut short")
+        next_offset = place.begin + place.size_bytes
+        if next_offset > end:
+            raise Damaged(f"{place.path} ends at byte {next_offset}, the file already at {end}: it is cut short")
         yield place
-        file.seek(after)
+        file.seek(next_offset)
         if file.read(padding(place.size_bytes)) != bytes(padding(place.size_bytes)):
-            raise Damaged(f"the bytes after {place.path}, from {after} on, are no zeros")
-        at = after + padding(place.size_bytes)
+            raise Damaged(f"the bytes after {place.path}, from {next_offset} on, are no zeros")
+        at = next_offset + padding(place.size_bytes)
     if end != at + END_BYTES:
         raise Damaged(f"it should end at byte {at + END_BYTES}, and has {end}")
     file.seek(at)
@@ -113,9 +113,9 @@ def _place(file: BinaryIO, first: bytes, at: int) -> Extent:
             begin += BLOCK_BYTES
     except tarfile.HeaderError as failure:
         raise Damaged(f"at byte {at} there is no header of a member: {failure}") from failure
-    wanted = header(info.name, info.size)
+    expected = header(info.name, info.size)
     file.seek(at)
-    if file.read(begin - at) != wanted:
+    if file.read(begin - at) != expected:
         raise Damaged(f"the header at byte {at}, of {info.name}, is not as loradock writes it: {_kind(info)}")
     return Extent(path=info.name, size_bytes=info.size, begin=begin)
 
@@ -126,11 +126,11 @@ def _kind(info: tarfile.TarInfo) -> str:
 
 def content(file: BinaryIO, place: Extent) -> Iterator[bytes]:
     """The bytes of a member in chunks."""
-    at, left = place.begin, place.size_bytes
-    while left:
+    at, remaining = place.begin, place.size_bytes
+    while remaining:
         file.seek(at)
-        chunk = file.read(min(CHUNK_BYTES, left))
+        chunk = file.read(min(CHUNK_BYTES, remaining))
         if not chunk:
             raise Damaged(f"{place.path} cannot be read from byte {at} on")
         yield chunk
-        at, left = at + len(chunk), left - len(chunk)
+        at, remaining = at + len(chunk), remaining - len(chunk)

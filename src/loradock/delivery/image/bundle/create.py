@@ -51,8 +51,8 @@ class Inputs:
 
 def lock_here(host: Host) -> Path | None:
     """The lock that this installation was made from, where it is there."""
-    named = host.environ.get("LORADOCK_LOCK")
-    lock = Path(named) if named else Path(__file__).parents[5] / "docker" / "requirements.lock"
+    lock_file = host.environ.get("LORADOCK_LOCK")
+    lock = Path(lock_file) if lock_file else Path(__file__).parents[5] / "docker" / "requirements.lock"
     return lock if lock.is_file() else None
 
 
@@ -60,13 +60,13 @@ def gather(*, model: Path | None, data: Sequence[Path], lock: Path | None, image
     """Every file that goes in. InputMissing or DataError names all that cannot."""
     files: dict[str, Path] = {}
     problems: list[Problem] = []
-    named = [(MODEL, model)] if model else []
-    for part, source in [*named, *((DATA, each) for each in data)]:
+    sources = [(MODEL, model)] if model else []
+    for part, source in [*sources, *((DATA, path) for path in data)]:
         root = f"{part}/{Path(os.path.realpath(source)).name}"
-        found = _below(source, problems)
-        if not found:
+        paths_below = _below(source, problems)
+        if not paths_below:
             problems.append(Problem(what=f"missing, or holds no file ({part})", file=str(source)))
-        for relative, file in found:
+        for relative, file in paths_below:
             member = f"{root}/{relative}" if relative else root
             if escape := escapes(member) or (f"{member!r} would be there twice" if member in files else None):
                 problems.append(Problem(what=escape, file=str(file)))
@@ -84,18 +84,18 @@ def _below(source: Path, problems: list[Problem]) -> list[tuple[str, Path]]:
     """(path below it, file) of every plain file but hidden ones; links are followed: a hub's cache is made of them."""
     if source.is_file():
         return [("", source)]
-    found: list[tuple[str, Path]] = []
+    files: list[tuple[str, Path]] = []
     for folder, folders, names in os.walk(source, followlinks=True):
-        folders[:] = sorted(each for each in folders if not each.startswith("."))
+        folders[:] = sorted(folder for folder in folders if not folder.startswith("."))
         for name in sorted(names):
             file = Path(folder, name)
             if name.startswith("."):
                 continue
             if file.is_file():
-                found.append((file.relative_to(source).as_posix(), file))
+                files.append((file.relative_to(source).as_posix(), file))
             else:
                 problems.append(Problem(what="neither a file nor a link to one", file=str(file)))
-    return found
+    return files
 
 
 def create(output: Path, inputs: Inputs, *, progress: Progress | None = None) -> Manifest:

@@ -51,9 +51,9 @@ class Layout:
                 self._file.close()
             self._path, self._file = path, (self._folder / path).open("r+b", buffering=0)
         assert self._file
-        rest = memoryview(chunk)
-        while rest:
-            rest = rest[self._file.write(rest) or 0 :]
+        remaining = memoryview(chunk)
+        while remaining:
+            remaining = remaining[self._file.write(remaining) or 0 :]
 
 
 def lay_out(path: Path, folder: Path, *, expect: str | None = None, progress: Progress | None = None) -> Manifest:
@@ -77,8 +77,8 @@ def _require_free(folder: Path) -> None:
 
 
 def _require_room(folder: Path, manifest: Manifest) -> None:
-    wanted = [member for member in manifest.members if not member.path.startswith(f"{IMAGE}/")]
-    need_bytes = sum(member.size_bytes + BLOCK_BYTES for member in wanted)
+    members_wanted = [member for member in manifest.members if not member.path.startswith(f"{IMAGE}/")]
+    need_bytes = sum(member.size_bytes + BLOCK_BYTES for member in members_wanted)
     free_bytes = shutil.disk_usage(folder.parent).free
     if need_bytes > free_bytes:
         raise DiskFull(

@@ -82,7 +82,7 @@ def read(content: bytes, *, file: str) -> Manifest:
                 f"{file}: its format is {document['format']!r}, and this loradock reads {FORMAT!r}",
                 hint="use the loradock that made the bundle",
             )
-        made = Manifest(
+        manifest_read = Manifest(
             loradock=str(document["loradock"]),
             members=tuple(map(_member, document["members"])),
             image=document["image"],
@@ -90,13 +90,13 @@ def read(content: bytes, *, file: str) -> Manifest:
         )
     except (ValueError, KeyError, TypeError) as failure:
         raise DataError(f"{file}: its manifest is damaged: {failure}", hint=MADE_BY) from failure
-    if made.content != content:
+    if manifest_read.content != content:
         raise DataError(f"{file}: its manifest is damaged: its own sha256 differs", hint=MADE_BY)
-    return made
+    return manifest_read
 
 
-def _member(each: Mapping[str, Any]) -> Member:
-    member = Member(path=str(each["path"]), size_bytes=int(each["size_bytes"]), sha256=str(each["sha256"]))
+def _member(entry: Mapping[str, Any]) -> Member:
+    member = Member(path=str(entry["path"]), size_bytes=int(entry["size_bytes"]), sha256=str(entry["sha256"]))
     if escape := escapes(member.path):
         raise ValueError(escape)
     if member.size_bytes < 0 or not SHA256.fullmatch(member.sha256):

@@ -39,9 +39,9 @@ def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Extent]]:
         raise DataError(f"{path} is damaged, or no bundle: {failure}", hint=COPY_AGAIN) from failure
     except OSError as failure:
         raise storage_error(failure, path) from failure
-    problems = [Problem(what=escape) for each in listed if (escape := escapes(each.path))]
-    places = {each.path: each for each in listed}
-    names = [each.path for each in listed]
+    problems = [Problem(what=escape) for member in listed if (escape := escapes(member.path))]
+    places = {member.path: member for member in listed}
+    names = [member.path for member in listed]
     problems += [
         Problem(what=f"{name!r} is there {names.count(name)} times") for name in places if names.count(name) > 1
     ]
@@ -56,15 +56,15 @@ def index(file: BinaryIO, path: Path) -> tuple[Manifest, dict[str, Extent]]:
 
 def _require_same(path: Path, manifest: Manifest, places: dict[str, Extent], names: list[str]) -> None:
     """The members are those of the manifest, in their order and sizes."""
-    wanted = {member.path: member for member in manifest.members}
-    problems = [Problem(what=f"{name} is missing") for name in wanted if name not in places]
-    problems += [Problem(what=f"{name} is not in the manifest") for name in places if name not in wanted]
+    expected = {member.path: member for member in manifest.members}
+    problems = [Problem(what=f"{name} is missing") for name in expected if name not in places]
+    problems += [Problem(what=f"{name} is not in the manifest") for name in places if name not in expected]
     problems += [
         Problem(what=f"{name} has {places[name].size_bytes} bytes, and {member.size_bytes} in the manifest")
-        for name, member in wanted.items()
+        for name, member in expected.items()
         if name in places and places[name].size_bytes != member.size_bytes
     ]
-    if not problems and names != [*sorted(wanted), NAME]:
+    if not problems and names != [*sorted(expected), NAME]:
         problems = [Problem(what="its members are in another order")]
     if problems:
         raise DataError(f"{path} does not hold what its manifest says", hint=COPY_AGAIN, problems=problems)

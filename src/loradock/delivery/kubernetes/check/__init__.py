@@ -65,27 +65,27 @@ def problems(texts: Mapping[str, str], *, skip: Collection[str] = ()) -> list[Vi
     text, and EnvironmentUnfit only where the schemas of Kubernetes are not installed.
     """
     manifests, unreadable = read_all(texts)
-    found = [Violation(**vars(problem), rule="yaml", level="error") for problem in unreadable]
-    found += (finding for manifest in manifests for finding in judge(manifest, skip=skip))
+    violations = [Violation(**vars(problem), rule="yaml", level="error") for problem in unreadable]
+    violations += (finding for manifest in manifests for finding in judge(manifest, skip=skip))
     order = list(texts)
-    return sorted(found, key=lambda finding: (order.index(finding.file or ""), finding.line or 0))
+    return sorted(violations, key=lambda finding: (order.index(finding.file or ""), finding.line or 0))
 
 
 def judge(manifest: Manifest, *, skip: Collection[str] = ()) -> Iterator[Violation]:
     """What each rule finds in one object, in the order of the table."""
     for rule in RULES:
-        for found in dict.fromkeys(rule.look(manifest)) if rule.name not in skip else ():
+        for violation in dict.fromkeys(rule.look(manifest)) if rule.name not in skip else ():
             yield Violation(
                 rule=rule.name,
-                level=found.level or rule.level,
-                what=_one_line(f"{rule.name}: {found.what}"),
+                level=violation.level or rule.level,
+                what=_one_line(f"{rule.name}: {violation.what}"),
                 file=manifest.file,
-                line=found.line or manifest.line(found.path),
-                hint=_one_line(found.remedy),
+                line=violation.line or manifest.line(violation.path),
+                hint=_one_line(violation.remedy),
             )
 
 
 def _one_line(text: str) -> str:
     """The text, which may quote the manifest, as it can be shown: no control characters, and not without end."""
-    shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
-    return shown if len(shown) <= LONGEST else f"{shown[:LONGEST]}..."
+    text_shown = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in text)
+    return text_shown if len(text_shown) <= LONGEST else f"{text_shown[:LONGEST]}..."

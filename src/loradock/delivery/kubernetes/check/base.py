@@ -40,8 +40,8 @@ class Pod:
     @cached_property
     def containers(self) -> tuple[Field, ...]:
         """Every container: main, init and ephemeral."""
-        rest = (container for name in CONTAINER_LISTS[1:] for container in self.spec[name])
-        return (*self.main, *rest)
+        remaining = (container for name in CONTAINER_LISTS[1:] for container in self.spec[name])
+        return (*self.main, *remaining)
 
     @cached_property
     def security_contexts(self) -> tuple[Field, ...]:
@@ -102,9 +102,16 @@ class Manifest:
 
     def neighbour(self, kind: str, name: str) -> Manifest | None:
         """The object of this kind and name beside this one; where both say so, in the same namespace."""
-        named = (other for other in self.beside if (other.kind, other.name) == (kind, name))
+        candidates = (manifest for manifest in self.beside if (manifest.kind, manifest.name) == (kind, name))
         mine = self.root.at("metadata.namespace").text
-        return next((each for each in named if each.root.at("metadata.namespace").text in ("", mine) or not mine), None)
+        return next(
+            (
+                candidate
+                for candidate in candidates
+                if candidate.root.at("metadata.namespace").text in ("", mine) or not mine
+            ),
+            None,
+        )
 
     @property
     def runtime(self) -> Manifest | None:
@@ -207,8 +214,8 @@ def is_gpu(resource: str) -> bool:
 
 def asks_for_gpus(container: Field) -> bool:
     """True where the container's limits or requests name an accelerator."""
-    asked = resources(container)
-    return any(is_gpu(name) for part in ("limits", "requests") for name, _ in asked[part].members)
+    requested = resources(container)
+    return any(is_gpu(name) for part in ("limits", "requests") for name, _ in requested[part].members)
 
 
 def is_training(container: Field) -> bool:
@@ -243,5 +250,5 @@ def _of_train_job(train_job: Manifest) -> tuple[Pod, ...]:
     )
     trainer = train_job.spec["trainer"]
     nowhere = Field(None, trainer.path)
-    own = Pod(metadata=nowhere, spec=nowhere, is_partial=True, trainer=trainer, beneath=beneath.get(TRAINER))
-    return (*((own,) if trainer else ()), *patched)
+    owner_pod = Pod(metadata=nowhere, spec=nowhere, is_partial=True, trainer=trainer, beneath=beneath.get(TRAINER))
+    return (*((owner_pod,) if trainer else ()), *patched)

@@ -55,10 +55,10 @@ class Field:
 
     def at(self, dotted: str) -> Field:
         """The field some levels below: `at("securityContext.capabilities")`."""
-        found = self
+        field = self
         for key in dotted.split("."):
-            found = found[key]
-        return found
+            field = field[key]
+        return field
 
     @property
     def members(self) -> tuple[tuple[str, Field], ...]:

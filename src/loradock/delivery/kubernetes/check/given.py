@@ -42,9 +42,9 @@ def file_of(container: Field) -> Field | None:
     """The configuration that `train` is given, as an absolute path; None where there is none, or nobody knows."""
     line = words(container) if runs_loradock(container) else []
     starts = [index for index, word in enumerate(line) if word.text == "train"]
-    rest = line[starts[0] + 1 :] if starts else []
-    named = (word for word in rest if word.text.endswith(YAML) and not word.text.startswith("-"))
-    for word in named:
+    tail = line[starts[0] + 1 :] if starts else []
+    files = (word for word in tail if word.text.endswith(YAML) and not word.text.startswith("-"))
+    for word in files:
         path = PurePosixPath(container["workingDir"].text, word.text)
         return Field(str(path), word.path) if path.is_absolute() and "$" not in word.text else None
     return None
@@ -54,8 +54,10 @@ def parts_of(manifest: Manifest, pod: Pod, container: Field) -> tuple[list[Pod],
     """The pods and containers that say what the container is: for a trainer, its patches and its runtime."""
     if container is not pod.trainer:
         return [pod], [container]
-    pods = [*([pod.beneath] if pod.beneath else []), *(each for each in manifest.pods if not each.trainer)]
-    return pods, [each for part in pods for each in part.spec["containers"] if each["name"].text == TRAINER]
+    pods = [*([pod.beneath] if pod.beneath else []), *(pod for pod in manifest.pods if not pod.trainer)]
+    return pods, [
+        container for part in pods for container in part.spec["containers"] if container["name"].text == TRAINER
+    ]
 
 
 def mounts_of(manifest: Manifest, pod: Pod, container: Field) -> dict[PurePosixPath, tuple[Field, Field]]:
@@ -63,7 +65,7 @@ def mounts_of(manifest: Manifest, pod: Pod, container: Field) -> dict[PurePosixP
     pods, containers = parts_of(manifest, pod, container)
     volumes = {claim.at("metadata.name").text: claim for claim in manifest.claim_templates}
     volumes |= {volume["name"].text: volume for part in pods for volume in part.spec["volumes"]}
-    mounts = [mount for each in containers for mount in each["volumeMounts"] if mount["name"].text in volumes]
+    mounts = [mount for container in containers for mount in container["volumeMounts"] if mount["name"].text in volumes]
     return {PurePosixPath(mount["mountPath"].text): (mount, volumes[mount["name"].text]) for mount in mounts}
 
 
@@ -77,8 +79,8 @@ def keys_of(config_map: Manifest, volume: Field) -> Mapping[str, str]:
 
 def given_to(config_map: Manifest) -> Iterator[Given]:
     """Each use of a configuration in this object, where it is a ConfigMap."""
-    for other in config_map.beside if config_map.kind == "ConfigMap" else ():
-        yield from (given for given in given_by(other) if given.config_map is config_map and given.text.text)
+    for manifest in config_map.beside if config_map.kind == "ConfigMap" else ():
+        yield from (mount for mount in given_by(manifest) if mount.config_map is config_map and mount.text.text)
 
 
 def given_by(manifest: Manifest) -> Iterator[Given]:
@@ -88,7 +90,7 @@ def given_by(manifest: Manifest) -> Iterator[Given]:
             file = file_of(container)
             mounts = mounts_of(manifest, pod, container) if file else {}
             path = PurePosixPath(file.text if file else "")
-            place = next((each for each in (path, *path.parents) if each in mounts), None)
+            place = next((parent for parent in (path, *path.parents) if parent in mounts), None)
             if file is None or place is None:
                 continue
             mount, volume = mounts[place]
@@ -99,18 +101,18 @@ def given_by(manifest: Manifest) -> Iterator[Given]:
                 yield Given(manifest=manifest, pod=pod, container=container, word=file, config_map=config_map, key=key)
 
 
-def load_given(given: Given) -> Loaded:
+def load_given(mount: Given) -> Loaded:
     """The configuration with the options that the container adds. ConfigError with every problem."""
-    container = given.container
+    container = mount.container
     shortcuts: dict[str, object] = {
-        flag: [each.text for each in found] if flag == "--data" else scalar(found[-1].text)
+        flag: [name.text for name in paths] if flag == "--data" else scalar(paths[-1].text)
         for flag in SHORTCUTS
-        if (found := values(container, flag))
+        if (paths := values(container, flag))
     }
     preset = option(container, "--preset")
     return load(
-        Path(given.key),
-        text=given.text.text,
+        Path(mount.key),
+        text=mount.text.text,
         preset=preset.text if preset else None,
         overrides=[value.text for value in values(container, "--set")],
         shortcuts=shortcuts,

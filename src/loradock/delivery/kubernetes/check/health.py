@@ -49,7 +49,9 @@ def probe_heartbeat(manifest: Manifest) -> Iterator[Found]:
 
     A file that nobody writes. What a trainer gives its runtime, or an `envFrom` sets, is not known here.
     """
-    for container in (each for pod in manifest.pods if not pod.is_partial for each in pod.main if runs_loradock(each)):
+    for container in (
+        container for pod in manifest.pods if not pod.is_partial for container in pod.main if runs_loradock(container)
+    ):
         written = {name: field.text for name, field in variables(container)}.get(_HEARTBEAT)
         is_elsewhere = container["envFrom"] or any(_HEARTBEAT in word.text for word in words(container))
         is_elsewhere = is_elsewhere or manifest.kind.endswith("Runtime")

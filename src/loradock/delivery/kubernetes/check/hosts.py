@@ -30,22 +30,22 @@ class Hosts:
         """The numbers in a name that is one of these, else None."""
         name, _, domain = host.partition(".")
         form = re.escape(self.stem) + "-([0-9]{1,9})" * len(self.counts)
-        found = re.fullmatch(form, name) if domain == self.domain else None
-        numbers = tuple(map(int, found.groups())) if found else None
+        match = re.fullmatch(form, name) if domain == self.domain else None
+        numbers = tuple(map(int, match.groups())) if match else None
         return numbers if numbers is not None and all(map(int.__lt__, numbers, self.counts)) else None
 
 
 def without_cluster(host: str) -> str:
     """The name without `.NAMESPACE.svc.cluster.local`."""
-    return host[: found.start()] if (found := _IN_CLUSTER.search(host)) else host
+    return host[: match.start()] if (match := _IN_CLUSTER.search(host)) else host
 
 
 def known(manifest: Manifest) -> Iterator[Hosts]:
     """Every name that an object beside the manifest makes, its own first."""
     yield from _made(manifest)
-    for other in manifest.beside:
-        if other is not manifest:
-            yield from _made(other)
+    for manifest_beside in manifest.beside:
+        if manifest_beside is not manifest:
+            yield from _made(manifest_beside)
 
 
 def _made(manifest: Manifest) -> Iterator[Hosts]:
@@ -72,8 +72,8 @@ def _of_train_job(manifest: Manifest) -> Iterator[Hosts]:
     runtime = manifest.runtime
     nodes = manifest.spec.at("trainer.numNodes").whole
     for group in runtime.replicated_jobs if runtime else ():
-        own = nodes if group["name"].text == TRAINER else None
-        counts = (_or_one(group["replicas"]), own or pods_of(group.at("template.spec")))
+        count = nodes if group["name"].text == TRAINER else None
+        counts = (_or_one(group["replicas"]), count or pods_of(group.at("template.spec")))
         domain = runtime.spec.at("template.spec.network.subdomain").text if runtime else ""
         yield Hosts(stem=f"{manifest.name}-{group['name'].text}", counts=counts, domain=domain or manifest.name)
     if runtime is None:

@@ -55,10 +55,10 @@ def restart_exit_code(manifest: Manifest) -> Iterator[Found]:
 def completions(manifest: Manifest) -> Iterator[Found]:
     """A Job runs no more pods at once than it wants in all."""
     for job in manifest.jobs:
-        wanted, at_once = job["completions"].whole, job["parallelism"].whole
-        if wanted is not None and at_once is not None and at_once > wanted >= 0:
-            what = f"is {at_once}, and only {wanted} pods are wanted in all"
-            yield job["parallelism"].found(what, f"write parallelism: {wanted}")
+        counts_set, at_once = job["completions"].whole, job["parallelism"].whole
+        if counts_set is not None and at_once is not None and at_once > counts_set >= 0:
+            what = f"is {at_once}, and only {counts_set} pods are wanted in all"
+            yield job["parallelism"].found(what, f"write parallelism: {counts_set}")
 
 
 def queue(manifest: Manifest) -> Iterator[Found]:

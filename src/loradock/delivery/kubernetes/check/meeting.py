@@ -64,13 +64,18 @@ def nodes(manifest: Manifest) -> Iterator[Found]:
             if completions is not None and at_once is not None and 0 < at_once < completions:
                 what = f"is {at_once}: {completions} nodes wait for each other, and they would never all run"
                 yield parallelism.found(what, f"write parallelism: {completions}")
-        made = counts(manifest, pod)
+        counts_made = counts(manifest, pod)
         for container in pod.main:
-            told = nnodes(container)
-            if made and told is not None and told.count is not None and told.count not in made:
-                where, count = next(iter(made.items()))[::-1]
-                remedy = f"{where}: {told.count}, or {count} here"
-                yield told.found(f"says {told.count} nodes, and the {manifest.kind} has {count}", remedy)
+            nodes_set = nnodes(container)
+            if (
+                counts_made
+                and nodes_set is not None
+                and nodes_set.count is not None
+                and nodes_set.count not in counts_made
+            ):
+                where, count = next(iter(counts_made.items()))[::-1]
+                remedy = f"{where}: {nodes_set.count}, or {count} here"
+                yield nodes_set.found(f"says {nodes_set.count} nodes, and the {manifest.kind} has {count}", remedy)
 
 
 def nnodes(container: Field) -> Field | None:
@@ -95,8 +100,8 @@ def counts(manifest: Manifest, pod: Pod) -> dict[int, str]:
         return {pods_of(pod.job): "completions"}
     groups = [(group.at("template.spec"), group["replicas"].whole) for group in manifest.replicated_jobs]
     sizes = [(job.path, pods_of(job) * (1 if replicas is None else replicas)) for job, replicas in groups]
-    own = next(size for path, size in sizes if path == pod.job.path)
-    return {own: "completions", sum(size for _, size in sizes): "completions"}
+    own_size = next(size for path, size in sizes if path == pod.job.path)
+    return {own_size: "completions", sum(size for _, size in sizes): "completions"}
 
 
 def node_rank(manifest: Manifest) -> Iterator[Found]:
@@ -113,22 +118,22 @@ def run_processes(manifest: Manifest, pod: Pod, container: Field) -> int | None:
     """How many processes the container's run has on all its nodes; None where the file does not say."""
     if train_alone(container):
         return 1
-    told = _told_processes(container).count or _gpus(pod, container)
+    number = _told_processes(container).count or _gpus(pod, container)
     nodes = nnodes(container)
-    made = next(iter(counts(manifest, pod)), None) if nodes or container is pod.trainer else 1
-    machines = nodes.count if nodes and nodes.count is not None else made
-    return told * machines if told and machines else None
+    pods = next(iter(counts(manifest, pod)), None) if nodes or container is pod.trainer else 1
+    machines = nodes.count if nodes and nodes.count is not None else pods
+    return number * machines if number and machines else None
 
 
 def _launched(manifest: Manifest) -> Iterator[tuple[Field, int, int]]:
     """Where a container's processes are counted, how many they are, and how many GPUs it has, where it has any."""
     for pod in manifest.pods:
         for container in pod.main:
-            told, gpus = _told_processes(container), _gpus(pod, container)
+            processes_set, gpus = _told_processes(container), _gpus(pod, container)
             alone = train_alone(container)
-            processes = 1 if alone else told.count
+            processes = 1 if alone else processes_set.count
             if processes is not None and gpus > 0:
-                yield alone or told, processes, gpus
+                yield alone or processes_set, processes, gpus
 
 
 def _told_processes(container: Field) -> Field:
@@ -136,8 +141,8 @@ def _told_processes(container: Field) -> Field:
 
 
 def _gpus(pod: Pod, container: Field) -> int:
-    asked = resources(container) or resources(_beneath(pod, container))
-    amounts = [field.amount for name, field in asked["limits"].members if is_gpu(name)]
+    requested = resources(container) or resources(_beneath(pod, container))
+    amounts = [field.amount for name, field in requested["limits"].members if is_gpu(name)]
     return sum(int(amount) for amount in amounts if amount is not None)
 
 
@@ -151,23 +156,26 @@ def train_alone(container: Field) -> Field | None:
 def _beneath(pod: Pod, container: Field) -> Field:
     """The container of the runtime that a TrainJob's trainer is laid over."""
     template = pod.beneath.spec["containers"] if pod.beneath and container is pod.trainer else ()
-    return next((each for each in template if each["name"].text == TRAINER), Field(None))
+    return next(
+        (template_container for template_container in template if template_container["name"].text == TRAINER),
+        Field(None),
+    )
 
 
 def processes(manifest: Manifest) -> Iterator[Found]:
     """A container starts no more processes than it has GPUs."""
-    for told, processes, gpus in _launched(manifest):
+    for launched, processes, gpus in _launched(manifest):
         if processes > gpus:
             what = f"starts {processes} processes on {gpus} GPU(s), and NCCL needs a GPU for each"
-            yield told.found(what, f"write {gpus}, or a limit of {processes} GPUs")
+            yield launched.found(what, f"write {gpus}, or a limit of {processes} GPUs")
 
 
 def idle_gpus(manifest: Manifest) -> Iterator[Found]:
     """A container starts a process for each GPU."""
-    for told, processes, gpus in _launched(manifest):
+    for launched, processes, gpus in _launched(manifest):
         if processes < gpus:
             what = f"starts {processes} process(es), and {gpus - processes} of {gpus} GPUs stay idle"
-            yield told.found(what, f"write {gpus}, or a limit of {processes}")
+            yield launched.found(what, f"write {gpus}, or a limit of {processes}")
 
 
 RULES = rules(indexed, nodes, node_rank, processes, idle_gpus, warnings=(idle_gpus,))

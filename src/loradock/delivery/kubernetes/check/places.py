@@ -29,7 +29,7 @@ def _absolute(container: Field, text: str) -> PurePosixPath | None:
 def _mount(manifest: Manifest, pod: Pod, container: Field, path: PurePosixPath) -> tuple[Field, Field] | None:
     """The mount that the path lies in, with its volume; None where it lies in the container's root."""
     mounts = mounts_of(manifest, pod, container)
-    return next((mounts[each] for each in (path, *path.parents) if each in mounts), None)
+    return next((mounts[parent] for parent in (path, *path.parents) if parent in mounts), None)
 
 
 def _is_in_root(manifest: Manifest, pod: Pod, container: Field, path: PurePosixPath) -> bool:
@@ -41,45 +41,45 @@ def _is_in_root(manifest: Manifest, pod: Pod, container: Field, path: PurePosixP
 def _has_read_only_root(manifest: Manifest, pod: Pod, container: Field) -> bool:
     """What holds for a trainer, its patches and its runtime say."""
     _, containers = parts_of(manifest, pod, container)
-    return any(each.at("securityContext.readOnlyRootFilesystem").value is True for each in containers)
+    return any(container.at("securityContext.readOnlyRootFilesystem").value is True for container in containers)
 
 
-def _loaded(given: Given) -> Loaded | None:
+def _loaded(mount: Given) -> Loaded | None:
     try:
-        return load_given(given) if given.text.text else None
+        return load_given(mount) if mount.text.text else None
     except ConfigError:
         return None
 
 
 def output_volume(config_map: Manifest) -> Iterator[Found]:
     """The output of a configuration lies on a volume (a warning where the root can be written)."""
-    for given, loaded in ((given, _loaded(given)) for given in given_to(config_map)):
-        path = _absolute(given.container, loaded.config.output or "") if loaded else None
-        here = (given.manifest, given.pod, given.container)
-        if loaded and path and _is_in_root(*here, path):
-            is_refused = _has_read_only_root(*here)
+    for mount, loaded in ((mount, _loaded(mount)) for mount in given_to(config_map)):
+        path = _absolute(mount.container, loaded.config.output or "") if loaded else None
+        location = (mount.manifest, mount.pod, mount.container)
+        if loaded and path and _is_in_root(*location, path):
+            is_refused = _has_read_only_root(*location)
             end = "the root is read-only: nothing can be written" if is_refused else "it is lost with the pod"
             yield Found(
-                path=given.text.path,
-                what=f"{shown(given.text.path)}: output {path} lies on no volume, and {end}",
-                remedy=f"a directory below one of {_paths(*here)}",
+                path=mount.text.path,
+                what=f"{shown(mount.text.path)}: output {path} lies on no volume, and {end}",
+                remedy=f"a directory below one of {_paths(*location)}",
                 level="error" if is_refused else "warning",
-                line=given.line(loaded.origins["output"]),
+                line=mount.line(loaded.origins["output"]),
             )
 
 
 def data_volume(config_map: Manifest) -> Iterator[Found]:
     """The data of a configuration lie on a volume."""
-    for given, loaded in ((given, _loaded(given)) for given in given_to(config_map)):
-        here = (given.manifest, given.pod, given.container)
+    for mount, loaded in ((mount, _loaded(mount)) for mount in given_to(config_map)):
+        location = (mount.manifest, mount.pod, mount.container)
         for index, source in enumerate(loaded.config.data.sources if loaded else ()):
             path = PurePosixPath(source.path)
-            if loaded and path.is_absolute() and "$" not in source.path and _is_in_root(*here, path):
+            if loaded and path.is_absolute() and "$" not in source.path and _is_in_root(*location, path):
                 yield Found(
-                    path=given.text.path,
-                    what=f"{shown(given.text.path)}: {path} lies on no volume: it has to be in the image",
-                    remedy=f"a path below one of {_paths(*here)}, or a volume for it",
-                    line=given.line(loaded.origins.get(f"data.sources.{index}.path", "")),
+                    path=mount.text.path,
+                    what=f"{shown(mount.text.path)}: {path} lies on no volume: it has to be in the image",
+                    remedy=f"a path below one of {_paths(*location)}, or a volume for it",
+                    line=mount.line(loaded.origins.get(f"data.sources.{index}.path", "")),
                 )
 
 
@@ -96,15 +96,15 @@ def cache_volume(manifest: Manifest) -> Iterator[Found]:
     A cache of the hub that comes with the image is read, and needs no volume where the hub is off.
     """
     for pod in manifest.pods:
-        for container in (each for each in pod.main if runs_loradock(each)):
-            given = dict(variables(container))
-            is_offline = any(name in given and given[name].text.upper() in _YES for name in _OFFLINE)
+        for container in (container for container in pod.main if runs_loradock(container)):
+            variables_set = dict(variables(container))
+            is_offline = any(name in variables_set and variables_set[name].text.upper() in _YES for name in _OFFLINE)
             for name in (*(() if is_offline else _HUB_CACHES), *_CACHES):
-                path = _absolute(container, given[name].text) if name in given else None
-                here = (manifest, pod, container)
-                if path and _has_read_only_root(*here) and _is_in_root(*here, path):
+                path = _absolute(container, variables_set[name].text) if name in variables_set else None
+                location = (manifest, pod, container)
+                if path and _has_read_only_root(*location) and _is_in_root(*location, path):
                     what = f"is {path}, which lies on no volume, and the root is read-only"
-                    yield given[name].found(what, f"a directory below one of {_paths(*here)}")
+                    yield variables_set[name].found(what, f"a directory below one of {_paths(*location)}")
 
 
 def own_output(manifest: Manifest) -> Iterator[Found]:
@@ -112,14 +112,14 @@ def own_output(manifest: Manifest) -> Iterator[Found]:
 
     Pods that run at once and do not meet are runs of their own.
     """
-    for given in given_by(manifest):
-        job, container = given.pod.job, given.container
+    for mount in given_by(manifest):
+        job, container = mount.pod.job, mount.container
         at_once = (job["parallelism"].whole or 1) if job is not None else 1
-        if job is None or at_once < 2 or job["completions"].whole == 1 or nnodes(container) or is_group(given.pod):
+        if job is None or at_once < 2 or job["completions"].whole == 1 or nnodes(container) or is_group(mount.pod):
             continue
-        loaded = _loaded(given)
+        loaded = _loaded(mount)
         path = _absolute(container, loaded.config.output or "") if loaded else None
-        mounted = _mount(manifest, given.pod, container, path) if path else None
+        mounted = _mount(manifest, mount.pod, container, path) if path else None
         if mounted and not mounted[0]["subPathExpr"] and not any(mounted[1][kind] for kind in _OWN_VOLUMES):
             what = f"starts {at_once} runs that all write to {path}"
             remedy = "parallelism: 1, launch --nnodes for one run on all, or --output with $(JOB_COMPLETION_INDEX)"

@@ -38,12 +38,12 @@ def _forbidden(checks: list[Mapping[str, Any]], manifest: Manifest) -> Iterator[
 def _places(pod: Pod, at: str) -> list[Field]:
     """The fields that a place of pod_security.yaml means in this pod."""
     start, *parts = at.split(".")
-    found = [*{"pod": (pod.spec,), "containers": pod.containers, "contexts": pod.security_contexts}[start]]
+    fields = [*{"pod": (pod.spec,), "containers": pod.containers, "contexts": pod.security_contexts}[start]]
     for part in parts:
-        found = [field[name] for field in found for name in part.removesuffix("[]").split("|")]
+        fields = [field[name] for field in fields for name in part.removesuffix("[]").split("|")]
         if part.endswith("[]"):
-            found = [entry for field in found for entry in field]
-    return found
+            fields = [entry for field in fields for entry in field]
+    return fields
 
 
 def pss_host_path(manifest: Manifest) -> Iterator[Found]:
@@ -51,8 +51,8 @@ def pss_host_path(manifest: Manifest) -> Iterator[Found]:
     for volume in manifest.volumes:
         field = volume["hostPath"]
         if field:
-            whole = field["path"].text.rstrip("/") == "" and field["path"].text != ""
-            what = "is the whole disk of the node" if whole else "is a folder of the node"
+            is_root = field["path"].text.rstrip("/") == "" and field["path"].text != ""
+            what = "is the whole disk of the node" if is_root else "is a folder of the node"
             yield field.found(what, "a persistentVolumeClaim; the cluster's owner makes the volume")
 
 
@@ -92,13 +92,13 @@ def pss_privilege_escalation(manifest: Manifest) -> Iterator[Found]:
 def pss_non_root(manifest: Manifest) -> Iterator[Found]:
     """runAsNonRoot is true, for the pod or for each container."""
     for pod in manifest.pods:
-        whole = pod.spec.at("securityContext.runAsNonRoot")
+        for_pod = pod.spec.at("securityContext.runAsNonRoot")
         fields = [container.at("securityContext.runAsNonRoot") for container in pod.confined]
         yield from (
-            field.found("is false", "write runAsNonRoot: true") for field in (whole, *fields) if field.value is False
+            field.found("is false", "write runAsNonRoot: true") for field in (for_pod, *fields) if field.value is False
         )
-        if whole.value is None and not pod.is_partial and (unset := [field for field in fields if not field]):
-            place = whole if len(unset) == len(fields) else unset[0]
+        if for_pod.value is None and not pod.is_partial and (unset := [field for field in fields if not field]):
+            place = for_pod if len(unset) == len(fields) else unset[0]
             yield place.found("is missing: the image could run as root", "write runAsNonRoot: true")
 
 
@@ -112,11 +112,11 @@ def pss_non_root_user(manifest: Manifest) -> Iterator[Found]:
 def pss_seccomp_set(manifest: Manifest) -> Iterator[Found]:
     """A seccomp profile is set, for the pod or for each container (Linux)."""
     for pod in manifest.pods:
-        whole = pod.spec.at("securityContext.seccompProfile.type")
+        for_pod = pod.spec.at("securityContext.seccompProfile.type")
         fields = [container.at("securityContext.seccompProfile.type") for container in pod.confined]
         unset = [field for field in fields if not field]
-        if not whole and unset and not pod.is_windows and not pod.is_partial:
-            place = whole if len(unset) == len(fields) else unset[0]
+        if not for_pod and unset and not pod.is_windows and not pod.is_partial:
+            place = for_pod if len(unset) == len(fields) else unset[0]
             yield place.found(
                 "is missing: every system call would be allowed", "write seccompProfile: {type: RuntimeDefault}"
             )
@@ -144,7 +144,10 @@ def pss_added_capabilities(manifest: Manifest) -> Iterator[Found]:
 
 
 BASELINE = (
-    *(Rule(name=name, says=made["says"], look=partial(_forbidden, made["checks"])) for name, made in _CONTROLS.items()),
+    *(
+        Rule(name=name, says=control["says"], look=partial(_forbidden, control["checks"]))
+        for name, control in _CONTROLS.items()
+    ),
     *rules(pss_host_path, pss_app_armor),
 )
 RESTRICTED = rules(

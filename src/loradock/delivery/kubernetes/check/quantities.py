@@ -17,27 +17,29 @@ def gpu_requests(manifest: Manifest) -> Iterator[Found]:
     """A GPU that is requested has a limit of the same number."""
     for container in _containers(manifest):
         limits, requests = resources(container)["limits"], resources(container)["requests"]
-        for name, wanted in requests.members:
+        for name, request in requests.members:
             if "/" not in name:
                 continue
             limit = limits[name]
             if not limit:
-                yield wanted.found(
-                    "has no limit, and Kubernetes takes none of it without", f"limits: {name}: {wanted.value}"
+                yield request.found(
+                    "has no limit, and Kubernetes takes none of it without", f"limits: {name}: {request.value}"
                 )
-            elif _is_whole(limit) and _is_whole(wanted) and limit.amount != wanted.amount:
-                what = f"is {wanted.value} and the limit is {limit.value}: the two have to be one number"
-                yield wanted.found(what, f"{name}: {limit.value} in both")
+            elif _is_whole(limit) and _is_whole(request) and limit.amount != request.amount:
+                what = f"is {request.value} and the limit is {limit.value}: the two have to be one number"
+                yield request.found(what, f"{name}: {limit.value} in both")
 
 
 def request_over_limit(manifest: Manifest) -> Iterator[Found]:
     """No request is above its limit."""
     for container in _containers(manifest):
-        for name, wanted in resources(container)["requests"].members:
+        for name, request in resources(container)["requests"].members:
             limit = resources(container).at("limits")[name]
-            most, least = limit.amount, wanted.amount
+            most, least = limit.amount, request.amount
             if "/" not in name and most is not None and least is not None and least > most:
-                yield wanted.found(f"asks for {wanted.value}, and the limit is {limit.value}", f"{name}: {limit.value}")
+                yield request.found(
+                    f"asks for {request.value}, and the limit is {limit.value}", f"{name}: {limit.value}"
+                )
 
 
 def _limits(manifest: Manifest, resource: str, remedy: str) -> Iterator[Found]:

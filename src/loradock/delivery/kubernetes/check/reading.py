@@ -35,8 +35,8 @@ def read_all(texts: Mapping[str, str]) -> tuple[list[Manifest], list[Problem]]:
     manifests: list[Manifest] = []
     problems: list[Problem] = []
     for file, text in texts.items():
-        here, wrong = read(text, file=file)
-        manifests += here
+        parsed, wrong = read(text, file=file)
+        manifests += parsed
         problems += wrong
     for manifest in manifests:
         manifest.beside.extend(manifests)
@@ -77,8 +77,8 @@ def objects(
     first_line: int = 1,
 ) -> Iterator[Manifest]:
     """The object that the values of a document are, or those of a List; nothing stands beside them yet."""
-    whole = Manifest(root=Field(values), file=file, lines=lines, blocks=blocks or {}, first_line=first_line)
-    return _objects(whole)
+    manifest = Manifest(root=Field(values), file=file, lines=lines, blocks=blocks or {}, first_line=first_line)
+    return _objects(manifest)
 
 
 def _documents(text: str) -> Iterator[tuple[int, str]]:
@@ -97,12 +97,12 @@ def _moved(problem: Problem, offset: int) -> Problem:
     return Problem(what=problem.what, file=problem.file, line=line, hint=hint)
 
 
-def _objects(whole: Manifest) -> Iterator[Manifest]:
-    if whole.kind == "List" and isinstance(whole.root["items"].value, list):
-        for item in whole.root["items"]:
-            yield from _objects(replace(whole, root=item, first_line=whole.line(item.path), beside=[]))
+def _objects(manifest: Manifest) -> Iterator[Manifest]:
+    if manifest.kind == "List" and isinstance(manifest.root["items"].value, list):
+        for item in manifest.root["items"]:
+            yield from _objects(replace(manifest, root=item, first_line=manifest.line(item.path), beside=[]))
     else:
-        yield whole
+        yield manifest
 
 
 def _blocks(node: yaml.Node | None, path: KeyPath, above: int) -> Iterator[tuple[KeyPath, int]]:

@@ -13,12 +13,12 @@ _OF_EVERY_NAMESPACE = "kube-root-ca.crt"
 def container_name(manifest: Manifest) -> Iterator[Found]:
     """No container has the name of one in another list of its pod."""
     for pod in manifest.pods:
-        seen: set[str] = set()
-        for names in ([each["name"] for each in pod.spec[kind]] for kind in CONTAINER_LISTS):
+        names_seen: set[str] = set()
+        for names in ([container["name"] for container in pod.spec[kind]] for kind in CONTAINER_LISTS):
             for name in names:
-                if name.text in seen:
+                if name.text in names_seen:
                     yield name.found(f"is {name.text!r}, and so is another of the pod's", "give each its own name")
-            seen |= {name.text for name in names if name.text}
+            names_seen |= {name.text for name in names if name.text}
 
 
 def replicated_job_reference(manifest: Manifest) -> Iterator[Found]:
@@ -27,13 +27,13 @@ def replicated_job_reference(manifest: Manifest) -> Iterator[Found]:
         return
     known = {job["name"].text for job in manifest.replicated_jobs}
     spec = manifest.spec
-    used = [spec.at("coordinator.replicatedJob"), *spec.at("successPolicy.targetReplicatedJobs")]
-    used += [name for rule in spec.at("failurePolicy.rules") for name in rule["targetReplicatedJobs"]]
-    used += [before["name"] for job in manifest.replicated_jobs for before in job["dependsOn"]]
-    for name in used:
+    references = [spec.at("coordinator.replicatedJob"), *spec.at("successPolicy.targetReplicatedJobs")]
+    references += [name for rule in spec.at("failurePolicy.rules") for name in rule["targetReplicatedJobs"]]
+    references += [dependency["name"] for job in manifest.replicated_jobs for dependency in job["dependsOn"]]
+    for name in references:
         if name.text and name.text not in known:
-            there = ", ".join(sorted(known - {""})) or "none"
-            yield name.found(f"names {name.text!r}, not a replicated job of this JobSet", f"there is {there}")
+            known_names = ", ".join(sorted(known - {""})) or "none"
+            yield name.found(f"names {name.text!r}, not a replicated job of this JobSet", f"there is {known_names}")
 
 
 def config_map(manifest: Manifest) -> Iterator[Found]:
@@ -41,15 +41,15 @@ def config_map(manifest: Manifest) -> Iterator[Found]:
 
     What no file has may be in the cluster; beside other ConfigMaps it is rather a slip of the pen.
     """
-    there = [other.name for other in manifest.beside if other.kind == "ConfigMap"]
+    config_maps = [manifest_beside.name for manifest_beside in manifest.beside if manifest_beside.kind == "ConfigMap"]
     for name in (name for pod in manifest.pods for name in _named(pod)):
         if not name.text or name.text == _OF_EVERY_NAMESPACE or manifest.neighbour("ConfigMap", name.text):
             continue
-        if name.text in there:
+        if name.text in config_maps:
             yield name.found(f"is {name.text}, which is in another namespace", "write one metadata.namespace in both")
-        elif there:
+        elif config_maps:
             what = f"is {name.text!r}, and the ConfigMaps here are others: the pod would wait for it"
-            yield name.found(what, f"there is {', '.join(sorted(there))}")
+            yield name.found(what, f"there is {', '.join(sorted(config_maps))}")
         else:
             what = f"is {name.text!r}, which has to be in the namespace before: it is not here"
             yield name.found(what, f"kubectl get configmap {name.text}, or --check its file too", level="warning")
@@ -60,8 +60,8 @@ def _named(pod: Pod) -> Iterator[Field]:
     sources = [volume["configMap"] for volume in pod.spec["volumes"]]
     sources += [source["configMap"] for volume in pod.spec["volumes"] for source in volume.at("projected.sources")]
     for container in pod.containers:
-        sources += [each["configMapRef"] for each in container["envFrom"]]
-        sources += [each.at("valueFrom.configMapKeyRef") for each in container["env"]]
+        sources += [source["configMapRef"] for source in container["envFrom"]]
+        sources += [variable.at("valueFrom.configMapKeyRef") for variable in container["env"]]
     return (source["name"] for source in sources if source["optional"].value is not True)
 
 
@@ -71,9 +71,16 @@ def runtime_reference(manifest: Manifest) -> Iterator[Found]:
     name, kind = reference["name"].text, reference["kind"].text or RUNTIMES[0]
     if manifest.kind != "TrainJob" or not name or manifest.runtime:
         return
-    other = next((each.kind for each in manifest.beside if each.name == name and each.kind in RUNTIMES), None)
-    if other:
-        yield reference.found(f"is a {kind}, and {name} here is a {other}", f"kind: {other}", level="error")
+    actual_kind = next(
+        (
+            manifest_beside.kind
+            for manifest_beside in manifest.beside
+            if manifest_beside.name == name and manifest_beside.kind in RUNTIMES
+        ),
+        None,
+    )
+    if actual_kind:
+        yield reference.found(f"is a {kind}, and {name} here is a {actual_kind}", f"kind: {actual_kind}", level="error")
     else:
         what = f"is the {kind} {name}, which is not here: what it holds was not checked"
         yield reference["name"].found(what, f"kubectl get {kind.lower()} {name}, or --check its file too")

@@ -41,12 +41,12 @@ def _meetings(manifest: Manifest) -> Iterator[Meeting]:
                 continue
             apart = option(container, *_MASTER_PORT, variable="MASTER_PORT") or Field(None)
             host, port = _address(place.text) if ours or torchruns else (place.text, apart.text)
-            told = nnodes(container)
+            nodes_set = nnodes(container)
             yield Meeting(
                 place=place,
                 host=host,
                 port=port,
-                has_several=max([*counts(manifest, pod), (told.count if told else None) or 1]) > 1,
+                has_several=max([*counts(manifest, pod), (nodes_set.count if nodes_set else None) or 1]) > 1,
                 is_ours=ours is not None,
                 is_anywhere=ours is None and torchruns is not None,
             )
@@ -59,11 +59,13 @@ def _address(text: str) -> tuple[str, str]:
 
 def rendezvous_host(manifest: Manifest) -> Iterator[Found]:
     """Nodes meet at the first pod, by a name that an object of the file makes."""
-    made = list(known(manifest))
-    firsts = [each.first for each in made if each.counts]
+    names_made = list(known(manifest))
+    firsts = [hosts.first for hosts in names_made if hosts.counts]
     for meeting in _meetings(manifest):
         host, name = meeting.host, without_cluster(meeting.host)
-        numbers = next((found for each in made if (found := each.numbers(name)) is not None), None)
+        numbers = next(
+            (number_range for hosts in names_made if (number_range := hosts.numbers(name)) is not None), None
+        )
         what = None
         if host.strip("[]") in _ITSELF:
             what = "where each node would wait for itself" if meeting.has_several else None

@@ -29,11 +29,11 @@ HEARTBEAT_LIMIT, HEARTBEAT_LIMIT_SECONDS = "LORADOCK_HEARTBEAT_LIMIT", 3900
 
 def config_path(manifest: Manifest) -> Iterator[Found]:
     """The configuration that `train` is given lies where the ConfigMap of the file is mounted."""
-    for given in given_by(manifest):
-        if not given.key:
-            keys = ", ".join(key for key, _ in given.config_map.root["data"].members) or "no file"
-            what = f"is {given.word.text}, a file that the ConfigMap {given.config_map.name} there lacks"
-            yield given.word.found(what, f"it has {keys}")
+    for mount in given_by(manifest):
+        if not mount.key:
+            keys = ", ".join(key for key, _ in mount.config_map.root["data"].members) or "no file"
+            what = f"is {mount.word.text}, a file that the ConfigMap {mount.config_map.name} there lacks"
+            yield mount.word.found(what, f"it has {keys}")
     for pod in manifest.pods:
         for container in pod.main:
             file, mounts = file_of(container), mounts_of(manifest, pod, container)
@@ -45,12 +45,12 @@ def config_path(manifest: Manifest) -> Iterator[Found]:
 
 def _elsewhere(manifest: Manifest, mounts: Mapping[PurePosixPath, tuple[Field, Field]], name: str) -> str | None:
     """Where a mounted ConfigMap beside this object has a YAML file, of this name if there are several."""
-    found: list[str] = []
+    places: list[str] = []
     for place, (mount, volume) in mounts.items():
         config_map = manifest.neighbour("ConfigMap", volume.at("configMap.name").text)
         if config_map and not mount["subPath"]:
-            found += [str(place / file) for file in keys_of(config_map, volume) if file.endswith(YAML)]
-    return min(found, key=lambda each: PurePosixPath(each).name != name, default=None)
+            places += [str(place / file) for file in keys_of(config_map, volume) if file.endswith(YAML)]
+    return min(places, key=lambda path: PurePosixPath(path).name != name, default=None)
 
 
 def configuration(config_map: Manifest) -> Iterator[Found]:
@@ -58,31 +58,31 @@ def configuration(config_map: Manifest) -> Iterator[Found]:
 
     Looks at a ConfigMap, so that what is wrong is told at its lines; what options add is told at the key.
     """
-    found: dict[tuple[str, int | None], Found] = {}
-    for given in given_to(config_map):
-        found |= {(each.what, each.line): each for each in _wrong(given)}
-    yield from found.values()
+    violations: dict[tuple[str, int | None], Found] = {}
+    for mount in given_to(config_map):
+        violations |= {(violation.what, violation.line): violation for violation in _wrong(mount)}
+    yield from violations.values()
 
 
-def _wrong(given: Given) -> Iterator[Found]:
+def _wrong(mount: Given) -> Iterator[Found]:
     try:
-        warnings = load_given(given).warnings
+        warnings = load_given(mount).warnings
     except ConfigError as error:
         for problem in error.problems or (Problem(what=error.what, hint=error.hint),):
             yield Found(
-                path=given.text.path,
-                what=f"{shown(given.text.path)}: {problem.what}",
+                path=mount.text.path,
+                what=f"{shown(mount.text.path)}: {problem.what}",
                 remedy=problem.hint or "loradock config schema lists the keys",
-                line=given.line(f"{problem.file}:{problem.line}"),
+                line=mount.line(f"{problem.file}:{problem.line}"),
             )
         return
     for warning in warnings:
         place, _, what = warning.partition(": ")
         yield Found(
-            path=given.text.path,
-            what=f"{shown(given.text.path)}: {what}",
+            path=mount.text.path,
+            what=f"{shown(mount.text.path)}: {what}",
             remedy="delete what has no effect",
-            line=given.line(place),
+            line=mount.line(place),
             level="warning",
         )
 
@@ -92,20 +92,20 @@ def global_batch(config_map: Manifest) -> Iterator[Found]:
 
     Looks at a ConfigMap, as `configuration` does, for the processes that the pods beside it start.
     """
-    for given in given_to(config_map):
-        processes = run_processes(given.manifest, given.pod, given.container)
+    for mount in given_to(config_map):
+        processes = run_processes(mount.manifest, mount.pod, mount.container)
         try:
-            loaded = load_given(given)
+            loaded = load_given(mount)
         except ConfigError:
             continue
         try:
             require_samples(loaded.config, processes=processes or 1)
         except ConfigError as error:
             yield Found(
-                path=given.text.path,
-                what=f"{shown(given.text.path)}: {error.what}",
+                path=mount.text.path,
+                what=f"{shown(mount.text.path)}: {error.what}",
                 remedy=error.hint or "",
-                line=given.line(loaded.origins["train.global_batch"]),
+                line=mount.line(loaded.origins["train.global_batch"]),
             )
 
 
@@ -114,17 +114,17 @@ def heartbeat_limit(manifest: Manifest) -> Iterator[Found]:
 
     The healthcheck kills a run whose heartbeat is older than its limit; the run ends itself with 82 before that.
     """
-    configured = {given.word.path: given for given in given_by(manifest) if given.text.text}
+    configured = {mount.word.path: mount for mount in given_by(manifest) if mount.text.text}
     for container in (container for pod in manifest.pods for container in pod.main):
-        asked = option(container, variable=HEARTBEAT_LIMIT)
+        limit_field = option(container, variable=HEARTBEAT_LIMIT)
         probe = container.at("livenessProbe.exec.command")
         has_probe = any(word.text.endswith("healthcheck") for word in probe)
-        seconds = asked.count if asked else HEARTBEAT_LIMIT_SECONDS if has_probe else None
+        seconds = limit_field.count if limit_field else HEARTBEAT_LIMIT_SECONDS if has_probe else None
         if seconds is None or not runs_loradock(container):
             continue
         file = file_of(container)
-        given = configured.get(file.path) if file else None
-        longest = _longest(given)
+        limit_seconds = configured.get(file.path) if file else None
+        longest = _longest(limit_seconds)
         if longest is not None and seconds <= longest:
             what = (
                 f"kills after {seconds} s without a heartbeat, and the run would end itself with 82 after {longest:g} s"
@@ -132,17 +132,17 @@ def heartbeat_limit(manifest: Manifest) -> Iterator[Found]:
             remedy = (
                 f"{HEARTBEAT_LIMIT} above each of limits.*, as {longest + 300:g}; limits of 0 need no liveness probe"
             )
-            yield (asked or probe).found(what, remedy, level="error" if given else "warning")
+            yield (limit_field or probe).found(what, remedy, level="error" if limit_seconds else "warning")
 
 
-def _longest(given: Given | None) -> float | None:
+def _longest(mount: Given | None) -> float | None:
     """The longest silence that a run bears, in seconds; None where its configuration cannot be read."""
     try:
-        limits = load_given(given).config.limits if given else LimitsConfig()
+        limits = load_given(mount).config.limits if mount else LimitsConfig()
     except ConfigError:
         return None
-    each = (limits.setup_seconds, limits.step_seconds, limits.save_seconds)
-    return math.inf if 0 in each else max(each)
+    seconds = (limits.setup_seconds, limits.step_seconds, limits.save_seconds)
+    return math.inf if 0 in seconds else max(seconds)
 
 
 RULES = rules(config_path, configuration, global_batch, heartbeat_limit)

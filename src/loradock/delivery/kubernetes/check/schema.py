@@ -62,12 +62,12 @@ def kind(manifest: Manifest) -> Iterator[Found]:
 def schema(manifest: Manifest) -> Iterator[Found]:
     """Every field is one that the kind has, none that it needs is missing, and each value is one that it takes."""
     validator = _validator(manifest.root["apiVersion"].text, manifest.kind)
-    seen: set[tuple[object, ...]] = set()
+    problems: set[tuple[object, ...]] = set()
     for error in validator.iter_errors(_without_nulls(manifest.root.value)) if validator else ():
         place = (*error.absolute_path, error.validator)
-        if error.validator in ("additionalProperties", "required") or place not in seen:
+        if error.validator in ("additionalProperties", "required") or place not in problems:
             yield from _told(error, manifest.root)
-        seen.add(place)
+        problems.add(place)
 
 
 def _without_nulls(value: object) -> Any:
@@ -80,7 +80,7 @@ def _without_nulls(value: object) -> Any:
 def _told(error: ValidationError, root: Field) -> Iterator[Found]:
     """An error of the schema in our words, at its place."""
     place = Field(error.instance, (*root.path, *error.absolute_path))
-    schema, wanted = cast("dict[str, Any]", error.schema), cast("Any", error.validator_value)
+    schema, expected = cast("dict[str, Any]", error.schema), cast("Any", error.validator_value)
     if error.validator == "additionalProperties":
         known = list(schema.get("properties", {}))
         unknown = [name for name, _ in place.members if name not in known]
@@ -88,24 +88,24 @@ def _told(error: ValidationError, root: Field) -> Iterator[Found]:
     elif "propertyNames" in list(error.absolute_schema_path)[-2:]:
         key = Field(None, (*root.path, *error.absolute_path, str(error.instance)))
         yield key.found(schema["what"], schema["remedy"])
-    elif error.validator == "maxLength" and wanted:
-        yield place.found(f"has {len(place.text)} characters, {wanted} at most", "shorten it")
+    elif error.validator == "maxLength" and expected:
+        yield place.found(f"has {len(place.text)} characters, {expected} at most", "shorten it")
     elif "what" in schema:
         is_single = not isinstance(error.instance, dict | list)
         what = f"is {error.instance!r}, {schema['what']}" if is_single else schema["what"]
         yield place.found(what, schema["remedy"] + _as_name(error))
     elif error.validator == "required":
-        missing = [name for name in wanted if name not in error.instance]
+        missing = [name for name in expected if name not in error.instance]
         yield from (place.found(f"lacks {name}", f"add {name}: to {shown(place.path)}") for name in missing)
     else:
-        what, remedy = _said(error, place, wanted)
+        what, remedy = _said(error, place, expected)
         yield place.found(what, schema.get("remedy", remedy))
 
 
-def _said(error: ValidationError, place: Field, wanted: Any) -> tuple[str, str]:
+def _said(error: ValidationError, place: Field, expected: Any) -> tuple[str, str]:
     """What a keyword without words of its own finds, and a remedy."""
     if error.validator == "enum":
-        remedy = did_you_mean(place.text, map(str, wanted)) or f"one of {', '.join(map(str, wanted))}"
+        remedy = did_you_mean(place.text, map(str, expected)) or f"one of {', '.join(map(str, expected))}"
         return f"is {error.instance!r}, an unknown value", remedy
     if error.validator in ("minimum", "maximum"):
         limits = cast("dict[str, Any]", error.schema)
@@ -115,8 +115,8 @@ def _said(error: ValidationError, place: Field, wanted: Any) -> tuple[str, str]:
         return error.message, "each entry needs its own"
     if error.validator == "oneOf":
         return f"is {_type(place)}, not text or a number", "write one value"
-    types = [_TYPE_NAMES[name] for name in _listed(wanted) if name in _TYPE_NAMES]
-    return f"is {_type(place)}, not {' or '.join(types) or wanted}", _cure(place, types)
+    types = [_TYPE_NAMES[name] for name in _listed(expected) if name in _TYPE_NAMES]
+    return f"is {_type(place)}, not {' or '.join(types) or expected}", _cure(place, types)
 
 
 def _as_name(error: ValidationError) -> str:
@@ -126,14 +126,14 @@ def _as_name(error: ValidationError) -> str:
     return f": {safe}" if is_one else ""
 
 
-def _cure(place: Field, wanted: list[str]) -> str:
-    if wanted == ["text"] and not isinstance(place.value, list | dict):
+def _cure(place: Field, suggestions: list[str]) -> str:
+    if suggestions == ["text"] and not isinstance(place.value, list | dict):
         return "put it in quotes; unquoted, a number or a word like yes, on, true is not text"
-    if wanted == ["a list"]:
+    if suggestions == ["a list"]:
         return "begin each entry with a dash"
-    if isinstance(place.value, str) and wanted != ["a mapping"]:
+    if isinstance(place.value, str) and suggestions != ["a mapping"]:
         return "write it without quotes"
-    return f"write {' or '.join(wanted) or 'what the schema takes'} here"
+    return f"write {' or '.join(suggestions) or 'what the schema takes'} here"
 
 
 def _meant(name: str, known: list[str]) -> str:
@@ -188,8 +188,10 @@ def _known_kinds() -> dict[str, list[str]]:
 def _validator(version: str, kind: str) -> Validator | None:
     """What checks an object of this kind, or None where no schema is at hand."""
     group, _, number = version.rpartition("/")
-    wanted = {"group": group, "version": number, "kind": kind}
-    name = next((name for name, made in _definitions().items() if wanted in made.get(_VERSIONS, ())), None)
+    identity = {"group": group, "version": number, "kind": kind}
+    name = next(
+        (name for name, definition in _definitions().items() if identity in definition.get(_VERSIONS, ())), None
+    )
     if name is None:
         return None
     from jsonschema import Draft202012Validator
@@ -197,8 +199,8 @@ def _validator(version: str, kind: str) -> Validator | None:
 
     keywords = {"enum": _one_of, "ascending": _ascending, "x-kubernetes-list-map-keys": _unique}
     root = {"$id": "file:///api/_definitions.json", "$defs": _definitions()}
-    both = [{"$ref": f"#/$defs/{each}"} for each in (name, "Object")]
-    return extend(Draft202012Validator, keywords)({**root, "allOf": both})
+    references = [{"$ref": f"#/$defs/{name_of}"} for name_of in (name, "Object")]
+    return extend(Draft202012Validator, keywords)({**root, "allOf": references})
 
 
 def _one_of(_: Validator, allowed: list[Any], value: object, __: object) -> Iterator[ValidationError]:
@@ -222,13 +224,13 @@ def _unique(_: Validator, keys: list[str], entries: object, __: object) -> Itera
     """Entries that Kubernetes tells apart by these keys; one without the first is another finding."""
     from jsonschema.exceptions import ValidationError
 
-    seen: list[list[Any]] = []
+    entries_seen: list[list[Any]] = []
     for index, entry in enumerate(entries if isinstance(entries, list) else ()):
-        found: list[Any] = [entry.get(key) for key in keys] if isinstance(entry, dict) else [None]
-        value = [each.rstrip("/") if isinstance(each, str) else each for each in found]  # /data/ is /data
-        if value[0] is not None and value in seen:
+        values: list[Any] = [entry.get(key) for key in keys] if isinstance(entry, dict) else [None]
+        value = [value.rstrip("/") if isinstance(value, str) else value for value in values]  # /data/ is /data
+        if value[0] is not None and value in entries_seen:
             yield ValidationError(f"is {value[0]!r} a second time in this list", path=[index, keys[0]])
-        seen.append(value)
+        entries_seen.append(value)
 
 
 RULES = rules(kind, schema)

@@ -15,7 +15,7 @@ _TERMS = "affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.n
 
 
 def _services(manifest: Manifest) -> list[Manifest]:
-    return [other for other in manifest.beside if other.kind == "Service"]
+    return [manifest_beside for manifest_beside in manifest.beside if manifest_beside.kind == "Service"]
 
 
 def service_selector(manifest: Manifest) -> Iterator[Found]:
@@ -23,14 +23,19 @@ def service_selector(manifest: Manifest) -> Iterator[Found]:
 
     A selector that finds none of the pods beside it; without pods in the file nothing can be said.
     """
-    others = [(other, pod) for other in manifest.beside for pod in other.pods if not pod.is_partial]
+    pods = [
+        (manifest_beside, pod)
+        for manifest_beside in manifest.beside
+        for pod in manifest_beside.pods
+        if not pod.is_partial
+    ]
     selector = manifest.spec["selector"]
-    if manifest.kind != "Service" or not selector.members or not others:
+    if manifest.kind != "Service" or not selector.members or not pods:
         return
-    if not any(_selects(selector, _labels(other, pod)) for other, pod in others):
-        key, field = next(_unmet(selector, [_labels(other, pod) for other, pod in others]))
-        there = sorted({labels[key] for labels in (_labels(*found) for found in others) if key in labels})
-        remedy = f"{key}: {there[0]}" if there else f"add the label {key} to the pods"
+    if not any(_selects(selector, _labels(owner, pod)) for owner, pod in pods):
+        key, field = next(_unmet(selector, [_labels(owner, pod) for owner, pod in pods]))
+        label_values = sorted({labels[key] for labels in (_labels(*pod_of) for pod_of in pods) if key in labels})
+        remedy = f"{key}: {label_values[0]}" if label_values else f"add the label {key} to the pods"
         yield field.found(f"is {field.text!r}, and no pod of this file is labelled so: the Service finds none", remedy)
 
 
@@ -42,12 +47,12 @@ def _unmet(selector: Field, pods: list[dict[str, str]]) -> Iterator[tuple[str, F
 
 def _labels(owner: Manifest, pod: Pod) -> dict[str, str]:
     """A pod's labels: its own, and those that the controllers add where the file lets one know them."""
-    own = {key: field.text for key, field in pod.metadata["labels"].members}
+    labels = {key: field.text for key, field in pod.metadata["labels"].members}
     if owner.kind == "Job":
-        own |= dict.fromkeys(_JOB_NAMES, owner.name)
+        labels |= dict.fromkeys(_JOB_NAMES, owner.name)
     if owner.kind == "JobSet":
-        own |= {_JOBSET_NAME: owner.name}
-    return own
+        labels |= {_JOBSET_NAME: owner.name}
+    return labels
 
 
 def _selects(selector: Field, labels: dict[str, str]) -> bool:
@@ -62,11 +67,11 @@ def headless_service(manifest: Manifest) -> Iterator[Found]:
         subdomain = pod.spec["subdomain"]
         if not subdomain.text or manifest.replicated_jobs:  # JobSet makes the Service itself
             continue
-        named = [other for other in _services(manifest) if other.name == subdomain.text]
-        if not named:
+        services = [service for service in _services(manifest) if service.name == subdomain.text]
+        if not services:
             what = f"is {subdomain.text}, and the file has no Service of that name: the pods' host names lead nowhere"
             yield subdomain.found(what, f"add a Service {subdomain.text} with clusterIP: None")
-        elif all(other.spec["clusterIP"].text != "None" for other in named):
+        elif all(service.spec["clusterIP"].text != "None" for service in services):
             what = f"is {subdomain.text}, and the Service of that name has an address of its own: pods get no host name"
             yield subdomain.found(what, f"clusterIP: None, in quotes or not, in the Service {subdomain.text}")
 

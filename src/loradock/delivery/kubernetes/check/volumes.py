@@ -21,7 +21,9 @@ def mount_volume(manifest: Manifest) -> Iterator[Found]:
     """Each mount names a volume of the pod, or a claim that is made for it (JobSet's `volumeClaimPolicies`)."""
     claimed = {template.at("metadata.name").text for template in manifest.claim_templates}
     for pod in manifest.pods:
-        known = {volume["name"].text for each in _laid_over(manifest, pod) for volume in each.spec["volumes"]} | claimed
+        known = {
+            volume["name"].text for mount in _laid_over(manifest, pod) for volume in mount.spec["volumes"]
+        } | claimed
         for name in (mount["name"] for mount in _mounts(pod)):
             if name.text and name.text not in known and (pod.beneath or not pod.is_partial):
                 remedy = f"there is {', '.join(sorted(known - {''}))}" if known else "add it to the pod's volumes"
@@ -32,15 +34,15 @@ def _laid_over(manifest: Manifest, pod: Pod) -> list[Pod]:
     """The pod, and what it is one with: the template beneath it, and other patches of that."""
     if pod.beneath is None:
         return [pod]
-    return [pod.beneath, *(each for each in manifest.pods if each.beneath is pod.beneath)]
+    return [pod.beneath, *(other_pod for other_pod in manifest.pods if other_pod.beneath is pod.beneath)]
 
 
 def claim_name(manifest: Manifest) -> Iterator[Found]:
     """A claim that is made for pods has a name that no volume of theirs has, and no namespace."""
-    named = {volume["name"].text for volume in manifest.volumes}
+    names = {volume["name"].text for volume in manifest.volumes}
     for template in manifest.claim_templates if manifest.kind != "TrainJob" else ():
         name, namespace = template.at("metadata.name"), template.at("metadata.namespace")
-        if name.text and name.text in named:
+        if name.text and name.text in names:
             yield name.found(f"is {name.text!r}, and so is a volume of the pod", "delete the volume, or rename one")
         if namespace.text and manifest.kind != "StatefulSet":
             yield namespace.found("is set, and the claim is made in the JobSet's", "delete it")
@@ -49,9 +51,9 @@ def claim_name(manifest: Manifest) -> Iterator[Found]:
 def volume_unused(manifest: Manifest) -> Iterator[Found]:
     """Each volume is mounted."""
     for pod in manifest.pods:
-        used = {mount["name"].text for mount in _mounts(pod)}
+        names = {mount["name"].text for mount in _mounts(pod)}
         for name in (volume["name"] for volume in pod.spec["volumes"]):
-            if name.text and pod.main and name.text not in used and not pod.is_partial:
+            if name.text and pod.main and name.text not in names and not pod.is_partial:
                 yield name.found(f"is {name.text!r}, which no container mounts", "mount it, or delete it")
 
 
@@ -60,12 +62,14 @@ def key_reference(manifest: Manifest) -> Iterator[Found]:
 
     Keys of ConfigMaps and Secrets that the same file defines; what it does not define may be in the cluster.
     """
-    here = {
-        (other.kind, other.name): _keys_of(other) for other in manifest.beside if other.kind in ("ConfigMap", "Secret")
+    keys_of_kind = {
+        (manifest_beside.kind, manifest_beside.name): _keys_of(manifest_beside)
+        for manifest_beside in manifest.beside
+        if manifest_beside.kind in ("ConfigMap", "Secret")
     }
     for pod in manifest.pods:
         for kind, name, key in _uses(pod):
-            keys = here.get((kind, name.text))
+            keys = keys_of_kind.get((kind, name.text))
             if keys is not None and key.text and key.text not in keys:
                 remedy = f"it has {', '.join(sorted(keys)) or 'no keys'}"
                 yield key.found(f"is {key.text!r}, which the {kind} {name.text} beside it lacks", remedy)

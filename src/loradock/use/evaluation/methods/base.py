@@ -68,7 +68,7 @@ def batches(method: Method, works: Sequence[Work], *, batch_tokens: int) -> Iter
     most = max(1, LOGITS_BYTES // (FLOAT32_BYTES * model.config.get_text_config().vocab_size))
     batch: list[Work] = []
     tokens = logits = 0
-    for work in sorted(works, key=lambda each: (-each.tokens, each.item.row)):
+    for work in sorted(works, key=lambda row: (-row.tokens, row.item.row)):
         tokens, logits = max(tokens, work.tokens), max(logits, work.logits)
         if batch and (tokens * (len(batch) + 1) > batch_tokens or logits * (len(batch) + 1) > most):
             yield batch

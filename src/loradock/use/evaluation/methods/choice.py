@@ -43,7 +43,7 @@ class Branches:
         most = min(len(ids) for ids, _ in rows) - 1
         shared = next((at for at in range(most) if len({ids[at] for ids, _ in rows}) > 1), most)
         ids = rows[0][0]
-        return cls(prefix=list(ids[:shared]), start=min(start, shared), ends=[list(each[shared:]) for each, _ in rows])
+        return cls(prefix=list(ids[:shared]), start=min(start, shared), ends=[list(row[shared:]) for row, _ in rows])
 
 
 class Choice:
@@ -74,14 +74,14 @@ class Choice:
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """The most probable candidate of each row."""
-        found = branch_log_probabilities(self.opened, [each.given for each in works])
-        return [_outcome(work.item, logprobs) for work, logprobs in zip(works, found, strict=True)]
+        scores = branch_log_probabilities(self.opened, [work.given for work in works])
+        return [_outcome(work.item, logprobs) for work, logprobs in zip(works, scores, strict=True)]
 
 
 def _outcome(item: Item, logprobs: Sequence[float]) -> Outcome:
     lengths = [len(text) for text in item.texts]
-    best = max(range(len(logprobs)), key=lambda each: logprobs[each])
-    by_length = max(range(len(logprobs)), key=lambda each: logprobs[each] / lengths[each])
+    best = max(range(len(logprobs)), key=lambda pair: logprobs[pair])
+    by_length = max(range(len(logprobs)), key=lambda pair: logprobs[pair] / lengths[pair])
     return Outcome(
         row=item.row,
         key=item.key,
@@ -124,21 +124,21 @@ def _begun(logits: Any, row: Branches) -> list[float]:
 
 def _continue(opened: Opened, rows: Sequence[Branches], sums: list[list[float]], *, mask: Any, cache: Any) -> None:
     """Adds the tokens after the first of each end that has more."""
-    left = [(index, number) for index, row in enumerate(rows) for number, end in enumerate(row.ends) if len(end) > 1]
-    owners = torch.tensor([index for index, _ in left], device=mask.device)
+    pending = [(index, number) for index, row in enumerate(rows) for number, end in enumerate(row.ends) if len(end) > 1]
+    owners = torch.tensor([index for index, _ in pending], device=mask.device)
     cache.reorder_cache(owners)
-    ends = [rows[index].ends[number] for index, number in left]
-    ids, own = right_padded([end[:-1] for end in ends], padding=padding_of(opened), device=mask.device)
-    whole = torch.cat([mask[owners], own], dim=-1)
-    places = positions(whole)[:, mask.shape[1] :]
+    ends = [rows[index].ends[number] for index, number in pending]
+    ids, ends_padded = right_padded([end[:-1] for end in ends], padding=padding_of(opened), device=mask.device)
+    full_mask = torch.cat([mask[owners], ends_padded], dim=-1)
+    places = positions(full_mask)[:, mask.shape[1] :]
     output = forward(
-        opened, input_ids=ids, attention_mask=whole, position_ids=places, past_key_values=cache, use_cache=True
+        opened, input_ids=ids, attention_mask=full_mask, position_ids=places, past_key_values=cache, use_cache=True
     )
-    for (index, number), end, logits in zip(left, ends, output.logits, strict=True):
+    for (index, number), end, logits in zip(pending, ends, output.logits, strict=True):
         sums[index][number] += float(log_probabilities(logits[: len(end) - 1], end[1:]).double().sum())
 
 
 def _one_by_one(opened: Opened, row: Branches) -> list[float]:
     """For a model whose cache cannot be continued by branches: each candidate from its beginning."""
     alone = [replace(row, prefix=row.prefix + end[:-1], ends=[end[-1:]]) for end in row.ends]
-    return [branch_log_probabilities(opened, [each])[0][0] for each in alone]
+    return [branch_log_probabilities(opened, [row])[0][0] for row in alone]

@@ -45,9 +45,9 @@ def last_logits(opened: Opened, rows: Sequence[Sequence[int]], *, last: int, has
     device, padding = opened.model.device, padding_of(opened)
     shared = _shared(opened, rows, last=last)
     ids, mask = left_padded([row[shared:] for row in rows], padding=padding, device=device)
-    begun: dict[str, Any] = {}
+    states: dict[str, Any] = {}
     if shared:
-        begun["past_key_values"] = _repeated(opened, rows[0][:shared], rows=len(rows))
+        states["past_key_values"] = _repeated(opened, rows[0][:shared], rows=len(rows))
         ones = torch.ones(len(rows), shared, dtype=mask.dtype, device=device)
         mask = torch.cat([ones, mask], dim=-1)
     output = forward(
@@ -57,7 +57,7 @@ def last_logits(opened: Opened, rows: Sequence[Sequence[int]], *, last: int, has
         position_ids=positions(mask)[:, shared:],
         use_cache=has_cache or bool(shared),
         logits_to_keep=min(last, ids.shape[1]),
-        **begun,
+        **states,
     )
     return output.logits, mask, output.past_key_values if has_cache else None
 
@@ -105,6 +105,6 @@ def padding_of(opened: Opened) -> int:
 
 def log_probabilities(logits: torch.Tensor, ids: Sequence[int]) -> torch.Tensor:
     """Float32 [positions] on CPU: of `ids`, each at its position of `logits` [positions, vocabulary]."""
-    wanted = torch.tensor(ids, device=logits.device)
+    targets = torch.tensor(ids, device=logits.device)
     floats = logits.float()
-    return (floats.gather(-1, wanted[:, None]).squeeze(-1) - floats.logsumexp(-1)).cpu()
+    return (floats.gather(-1, targets[:, None]).squeeze(-1) - floats.logsumexp(-1)).cpu()

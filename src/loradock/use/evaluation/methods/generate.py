@@ -35,16 +35,16 @@ class Generate:
     def prepare(self, item: Item) -> Work:
         """The prompt's tokens."""
         ids = self.opened.prompts.prompt_of(item.sample)
-        whole = len(ids) + self._most
-        return Work(item=item, longest=whole, tokens=whole, logits=1, given=ids)
+        length = len(ids) + self._most
+        return Work(item=item, longest=length, tokens=length, logits=1, given=ids)
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """One answer each."""
         requests = [Request(ids=work.given) for work in works]
-        found = answers(self.opened, requests, max_new_tokens=self._most)
+        replies = answers(self.opened, requests, max_new_tokens=self._most)
         return [
             generated(work.item, answer.text, answer.finish, extract=self._extract, score=self._score)
-            for work, answer in zip(works, found, strict=True)
+            for work, answer in zip(works, replies, strict=True)
         ]
 
 
@@ -52,14 +52,14 @@ def generated(
     item: Item, text: str, finish: str, *, extract: Callable[[str], str], score: Callable[[str, str], float]
 ) -> Outcome:
     """The outcome of a text that was generated for a row; without an answer in it, its score is 0."""
-    given = extract(text)
+    answer = extract(text)
     return Outcome(
         row=item.row,
         key=item.key,
         place=item.place,
         answer=item.answer,
-        given=given,
-        score=score(given, item.answer) if given else 0.0,
+        given=answer,
+        score=score(answer, item.answer) if answer else 0.0,
         text=text,
         finish=finish,
     )

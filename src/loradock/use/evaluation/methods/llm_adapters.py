@@ -55,8 +55,8 @@ class LlmAdapters:
     def prepare(self, item: Item) -> Work:
         """The prompt's tokens, with what the tokenizer adds."""
         ids = list(self.opened.tokenizer(prompt_of(item.question))["input_ids"])
-        whole = len(ids) + NEW_TOKENS
-        return Work(item=item, longest=whole, tokens=BEAMS * whole, logits=BEAMS, given=ids)
+        length = len(ids) + NEW_TOKENS
+        return Work(item=item, longest=length, tokens=BEAMS * length, logits=BEAMS, given=ids)
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """The best beam of each row."""
@@ -64,7 +64,7 @@ class LlmAdapters:
 
         model, tokenizer = self.opened.model, self.opened.tokenizer
         ids, mask = left_padded([work.given for work in works], padding=PADDING, device=model.device)
-        asked = GenerationConfig(
+        generation = GenerationConfig(
             num_beams=BEAMS,
             max_new_tokens=NEW_TOKENS,
             do_sample=False,
@@ -74,21 +74,21 @@ class LlmAdapters:
         )
         try:
             with self.opened.computing():
-                sequences = model.generate(input_ids=ids, attention_mask=mask, generation_config=asked)
+                sequences = model.generate(input_ids=ids, attention_mask=mask, generation_config=generation)
         except torch.OutOfMemoryError as error:
             what = f"CUDA out of memory with {len(works)} rows of {ids.shape[1]} tokens and {BEAMS} beams"
             raise OutOfMemory(what, hint=f"--batch-tokens {max(ids.shape[1], ids.numel() * BEAMS // 2)}") from error
-        found: list[Outcome] = []
+        outcomes: list[Outcome] = []
         ends = set(self._ends())
         for work, sequence in zip(works, sequences, strict=True):
             text = response_of(tokenizer.decode(sequence, skip_special_tokens=True))
             has_ended = not ends.isdisjoint(sequence[ids.shape[1] :].tolist())
             finish = "stop" if has_ended else "length"
-            found.append(generated(work.item, text, finish, extract=self._task.extract, score=exact))
-        return found
+            outcomes.append(generated(work.item, text, finish, extract=self._task.extract, score=exact))
+        return outcomes
 
     def _ends(self) -> list[int]:
         """The ids at which the model's own generation settings stop."""
-        named = getattr(self.opened.model.generation_config, "eos_token_id", None)
-        named = self.opened.tokenizer.eos_token_id if named is None else named
-        return list(named) if isinstance(named, (list, tuple)) else [named]
+        eos_ids = getattr(self.opened.model.generation_config, "eos_token_id", None)
+        eos_ids = self.opened.tokenizer.eos_token_id if eos_ids is None else eos_ids
+        return list(eos_ids) if isinstance(eos_ids, (list, tuple)) else [eos_ids]

@@ -33,13 +33,13 @@ class Loss:
         rows = [work.given[0] for work in works]
         last = max(work.logits for work in works)
         logits, _, _ = last_logits(self.opened, rows, last=last, has_cache=False)
-        found: list[Outcome] = []
-        for work, own in zip(works, logits, strict=True):
+        outcomes: list[Outcome] = []
+        for work, row_logits in zip(works, logits, strict=True):
             ids, places = work.given
-            at = [len(own) - len(ids) + place - 1 for place in places]
-            total = -log_probabilities(own[at], [ids[place] for place in places]).double().sum()
+            at = [len(row_logits) - len(ids) + place - 1 for place in places]
+            total = -log_probabilities(row_logits[at], [ids[place] for place in places]).double().sum()
             item = work.item
-            found.append(
+            outcomes.append(
                 Outcome(row=item.row, key=item.key, place=item.place, answer="", score=float(total), tokens=len(places))
             )
-        return found
+        return outcomes

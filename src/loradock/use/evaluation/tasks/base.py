@@ -41,21 +41,21 @@ class Task:
 
     def extract(self, text: str) -> str:
         """The first answer that a text names; empty where it names none. As LLM-Adapters' scorer: case matters."""
-        found = self.pattern.search(text)
-        return found[0] if found else ""
+        match = self.pattern.search(text)
+        return match[0] if match else ""
 
     def file_in(self, folder: Path) -> Path:
         """This task's file in a folder. InputMissing where there is none, or several that could be it."""
         names = dict.fromkeys((self.name, self.folder))
         tried = [folder / part for name in names for part in (f"{name}.json", f"{name}/test.json")]
-        found = [file for file in tried if file.is_file()]
-        found = found or sorted(file for name in names for file in folder.glob(f"{name}_test*.json"))
-        if len(found) == 1 or (found and found[0] in tried):
-            return found[0]
-        what = f"{folder} holds several files of task {self.name}: {', '.join(each.name for each in found)}"
-        if not found:
-            wanted = ", ".join(str(each.relative_to(folder)) for each in tried)
-            what = f"{folder} holds no file of task {self.name}: {wanted}, {self.name}_test*.json"
+        files = [file for file in tried if file.is_file()]
+        files = files or sorted(file for name in names for file in folder.glob(f"{name}_test*.json"))
+        if len(files) == 1 or (files and files[0] in tried):
+            return files[0]
+        what = f"{folder} holds several files of task {self.name}: {', '.join(file.name for file in files)}"
+        if not files:
+            expected = ", ".join(str(file.relative_to(folder)) for file in tried)
+            what = f"{folder} holds no file of task {self.name}: {expected}, {self.name}_test*.json"
         raise InputMissing(what, hint=f"--task {self.name}=FILE")
 
     def read(self, file: Path, *, limit: int | None = None) -> Items:
