@@ -34,7 +34,7 @@ def write(record: dict[str, Any], table: str, *, folder: Path) -> None:
     """A record with its `machine`, as JSON and with its table, in files named by the device; the table is printed."""
     folder.mkdir(parents=True, exist_ok=True)
     stem = re.sub(r"[^a-z0-9]+", "-", record["machine"]["device"].lower()).strip("-")
-    (folder / f"{stem}.json").write_text(json.dumps(record, indent=1) + "\n")
+    (folder / f"{stem}.json").write_text(json.dumps(record) + "\n")
     (folder / f"{stem}.md").write_text(table)
     print(table)
 

@@ -67,7 +67,7 @@ def main() -> None:
         "around": {"model": options.models[0], **time_around(values, rounds=options.rounds)},
     }
     options.results.mkdir(parents=True, exist_ok=True)
-    (options.results / "host.json").write_text(json.dumps(record, indent=1) + "\n")
+    (options.results / "host.json").write_text(json.dumps(record) + "\n")
     (options.results / "host.md").write_text(table(record))
     print(table(record))
 

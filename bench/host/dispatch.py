@@ -108,7 +108,7 @@ def write(models: Iterable[str], *, layers: int | None, tokens: int, rounds: int
         rows = [row for name in models for row in measured(name, layers=layers, tokens=tokens, rounds=rounds)]
     folder.mkdir(parents=True, exist_ok=True)
     content = {"commit": commit(), "stack": stack(), "tokens": tokens, "rounds": rounds, "rows": rows}
-    (folder / "dispatch.json").write_text(json.dumps(content, indent=1) + "\n")
+    (folder / "dispatch.json").write_text(json.dumps(content) + "\n")
     heading = f"One micro-step of {tokens} tokens in bfloat16, sm90; launches that do nothing, least of {rounds} turns."
     (folder / "dispatch.md").write_text(f"{heading}\n\n{table(rows)}")
     print(table(rows))

@@ -97,7 +97,7 @@ def main() -> None:
         "sources": {name: MODELS[name]["source"] for name in results},
         "bytes": {name: [as_dict(each) for each in found] for name, found in results.items()},
     }
-    (options.results / "live-bytes.json").write_text(json.dumps(content, indent=1) + "\n")
+    (options.results / "live-bytes.json").write_text(json.dumps(content) + "\n")
     (options.results / "live-bytes.md").write_text(table(results))
     print(table(results))
 

@@ -25,7 +25,7 @@ def write(models: Iterable[str], *, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     content = {"commit": commit(), "stack": stack(), "device": torch.cuda.get_device_name()}
     content["shapes"] = [each.as_dict() for each in found]
-    (folder / "allocator.json").write_text(json.dumps(content, indent=1) + "\n")
+    (folder / "allocator.json").write_text(json.dumps(content) + "\n")
     (folder / "allocator.md").write_text(table(found))
     print(table(found))
 

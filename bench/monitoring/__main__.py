@@ -38,7 +38,7 @@ def sample_cost(device: str) -> dict[str, float]:
     from loradock.machine import Host
     from loradock.training.observers.monitoring.monitor import sources_of
 
-    sources, close = sources_of(Host(), card=0 if device == "cuda" else None, cpus=os.cpu_count() or 1)
+    sources, close = sources_of(Host(), gpu=0 if device == "cuda" else None, cpus=os.cpu_count() or 1)
     wall, cpu = [], []
     for _ in range(SAMPLES):
         began, began_cpu = time.perf_counter(), time.thread_time()

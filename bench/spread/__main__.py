@@ -128,7 +128,7 @@ def main() -> None:
             for number, way in enumerate(WAYS)
         }
     record = {"weights": weights, "processes": asked.processes, **found}
-    RESULT.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    RESULT.write_text(json.dumps(record) + "\n", encoding="utf-8")
     for way, each in found.items():
         total = sum(one["peak_bytes"] for one in each) / 2**20
         print(f"{way:6} peak {total:7,.0f} MiB over all processes")

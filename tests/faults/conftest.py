@@ -1,4 +1,4 @@
-"""Promise tests: `trial` notes what one found; --full writes it to bench/results/reliability/PROMISE.jsonl."""
+"""Promise tests: `trial` notes what one found; --full writes it to bench/results/reliability/."""
 
 from __future__ import annotations
 
@@ -41,4 +41,5 @@ def trial(request: pytest.FixtureRequest) -> Trial:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if session.config.getoption("--full"):
+        records.pack()
         table.PAGE.write_text(table.text(), encoding="utf-8")

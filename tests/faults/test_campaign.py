@@ -6,10 +6,12 @@ The stock Trainer fails them.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from faults.campaign import records, table
@@ -100,3 +102,30 @@ def test_the_page_says_what_the_last_full_run_found(request: pytest.FixtureReque
         assert table.PAGE.read_text(encoding="utf-8") == table.text(), (
             "run faults.campaign --table > docs/reliability.md"
         )
+
+
+def test_trials_are_packed_into_one_file_and_lose_nothing(tmp_path: Path) -> None:
+    trials = [
+        {"promise": promise, "subject": "loradock", "trial": trial} for promise in ("P1", "P6") for trial in (1, 2)
+    ]
+    wanted = [records.append({**trial, "result": "ok"}, place=tmp_path) for trial in trials]
+    with (tmp_path / "P6.jsonl").open("a") as stream:
+        stream.write('{"promise": "P6", "tr')  # of a campaign that was killed
+    records.pack(tmp_path)
+    assert [file.name for file in tmp_path.iterdir()] == [records.PACKED]
+    again = records.append({**trials[0], "result": "differs"}, place=tmp_path)
+    assert [line for promise in ("P1", "P6") for line in records.lines(promise, place=tmp_path)] == [again, *wanted[1:]]
+
+
+def test_a_trial_that_ends_while_others_are_packed_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records.append({"promise": "P1", "subject": "loradock", "trial": 1}, place=tmp_path)
+    real = fcntl.flock
+
+    def packed_meanwhile(stream: Any, operation: int) -> None:
+        monkeypatch.setattr(fcntl, "flock", real)
+        records.pack(tmp_path)
+        real(stream, operation)
+
+    monkeypatch.setattr(fcntl, "flock", packed_meanwhile)
+    records.append({"promise": "P1", "subject": "loradock", "trial": 2}, place=tmp_path)
+    assert [line["trial"] for line in records.lines("P1", place=tmp_path)] == [1, 2]

@@ -41,6 +41,7 @@ def main() -> None:
     bench = Bench(folder=folder, subject=subject, inputs=make_inputs(folder / "inputs"))
     flawed = [line for promise in asked.promises for line in campaign(promise, asked, bench) if line["result"] != "ok"]
     if asked.place == records.PLACE:
+        records.pack()
         table.PAGE.write_text(table.text(), encoding="utf-8")
     if flawed and asked.subject != Stock.name:
         click.echo(f"what the last trials left is in {folder}", err=True)
