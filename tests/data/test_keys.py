@@ -10,14 +10,16 @@ import pytest
 from data.test_columns import loaded, obeyed, turns, written
 
 from loradock.config.sections.data import Reading, SourceConfig
+from loradock.data import formats
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation, RowError
+from loradock.data.formats.base import Format, texts_of
 from loradock.data.render import Renderer
 from loradock.data.sources import samples
 from loradock.data.templates import Brought, resolve
 from loradock.errors import Problem
 from loradock.use.evaluation.items import of_data
-from loradock.use.inference.requests import sample_of
+from loradock.use.inference.requests import PLACEHOLDER, sample_of
 
 SAID, ANSWERED = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
 FORMATS: dict[str, dict[str, Any]] = {
@@ -256,6 +258,23 @@ def test_rows_to_answer_are_read_as_the_run_read_its_own(row: dict[str, Any]) ->
         sample_of(row, is_chat=True)
     plain = sample_of({"instruction": "When?", "input": "1999."}, is_chat=True, readings=(READING,))
     assert turns(plain)[0] == ("user", "When?\n\n1999.")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "format", [format for format in formats.FORMATS if format.kind == "rows"], ids=lambda each: each.name
+)
+def test_a_row_of_each_format_is_answered_without_its_answer(format: Format) -> None:
+    row = json.loads(format.example)
+    whole = format.convert(row)
+    if format.answer:
+        del row[format.answer]
+    elif format.turns:
+        row[format.turns] = row[format.turns][:-1]
+    else:
+        row["text"] = "Hello."
+    sample = sample_of(row, is_chat=format.name == "text")
+    assert texts_of(sample)[-1] == PLACEHOLDER
+    assert format.name == "text" or texts_of(sample)[:-1] == texts_of(whole)[:-1]
 
 
 def test_rows_to_answer_lose_no_column_that_the_model_should_see() -> None:

@@ -51,6 +51,7 @@ FORMAT = Format(
     name="alpaca",
     fields=("instruction", "input", "output", "system", "history"),
     required=("instruction", "output"),
+    answer="output",
     convert=conversation,
     example='{"instruction": "Name a prime number.", "input": "", "output": "Seven."}',
 )

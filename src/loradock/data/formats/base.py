@@ -118,7 +118,8 @@ class Format:
 
     `fields` are the names that `convert` reads (each can be mapped to another column by the config); those in
     `required` must be present. `convert` gets a row whose columns are already renamed to `fields`. `kind`: what its
-    rows become.
+    rows become. Where rows may be answered, too (`generate`, `evaluate`), `answer` is the field that training learns,
+    or `turns` the field whose last turns are.
     """
 
     name: str
@@ -127,6 +128,8 @@ class Format:
     convert: Callable[[Row], Sample]
     example: str
     kind: SampleKind = "rows"
+    answer: str | None = None
+    turns: str | None = None
 
     @property
     def optional(self) -> tuple[str, ...]:

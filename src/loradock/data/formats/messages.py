@@ -14,6 +14,7 @@ FORMAT = Format(
     name="messages",
     fields=("messages", "system"),
     required=("messages",),
+    turns="messages",
     convert=_convert,
     example='{"messages": [{"role": "user", "content": "Hello."}, {"role": "assistant", "content": "Good day."}]}',
 )

@@ -41,6 +41,7 @@ FORMAT = Format(
     name="prompt-completion",
     fields=("prompt", "completion"),
     required=("prompt", "completion"),
+    answer="completion",
     convert=_convert,
     example='{"prompt": "Two and two is", "completion": " four."}',
 )

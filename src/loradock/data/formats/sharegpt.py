@@ -15,6 +15,7 @@ FORMAT = Format(
     name="sharegpt",
     fields=("conversations", "system"),
     required=("conversations",),
+    turns="conversations",
     convert=_convert,
     example='{"conversations": [{"from": "human", "value": "Hello."}, {"from": "gpt", "value": "Good day."}]}',
 )

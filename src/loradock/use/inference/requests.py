@@ -9,12 +9,10 @@ from typing import Any
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Columns
-from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt
+from loradock.data.formats import FORMATS
 from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
 
-FORMATS = (messages.FORMAT, sharegpt.FORMAT, alpaca.FORMAT, prompt_completion.FORMAT)
-ANSWERS = {"alpaca": "output", "prompt-completion": "completion"}
-TURNS = {"messages": "messages", "sharegpt": "conversations"}
+ANSWERABLE = tuple(format for format in FORMATS if format.answer or format.turns)
 SPOKEN = ("assistant", "gpt")
 PLACEHOLDER = "-"
 AS_NAMED = Reading()
@@ -33,16 +31,15 @@ def sample_of(row: Mapping[str, Any], *, is_chat: bool, readings: Sequence[Readi
             columns = renamed(fields, {name: value for name, value in row.items() if name not in reading.ignore})
             if sample := _read(columns, reading, is_chat=is_chat):
                 return sample
-    known = "messages, conversations, instruction, prompt or text"
+    known = f"{', '.join(format.required[0] for format in ANSWERABLE)} or text"
     raise RowError(f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}")
 
 
 def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Conversation | Completion | None:
     """The row by the names of fields, in the first format that has those of the reading; None where none fits."""
-    for format in FORMATS:
-        name = ANSWERS.get(format.name)
+    for format in ANSWERABLE:
         is_asked = reading.format in ("auto", format.name) and {*reading.fields} <= {*format.fields}
-        if is_asked and format.detect(frozenset(row) | ({name} if name else set())):
+        if is_asked and format.detect(frozenset(row) | ({format.answer} if format.answer else set())):
             return _checked(format, _open(format, row))
     text = row.get("text")
     if not isinstance(text, str) or not text.strip():
@@ -54,10 +51,10 @@ def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Convers
 
 def _open(format: Format, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with a placeholder for its answer."""
-    if name := ANSWERS.get(format.name):
-        return {**row, name: _like(row.get("prompt")) if name == "completion" else PLACEHOLDER}
-    turns = TURNS[format.name]
-    return {**row, turns: _open_ended(row[turns])}
+    if format.answer:
+        return {**row, format.answer: _like(row.get("prompt")) if "prompt" in format.fields else PLACEHOLDER}
+    assert format.turns
+    return {**row, format.turns: _open_ended(row[format.turns])}
 
 
 def _checked(format: Format, row: Mapping[str, Any]) -> Conversation | Completion:
