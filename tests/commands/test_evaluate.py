@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from embedding.made import make_adapter, write_lines
 from evaluation.made import question, true_or_false, write
-from tiny import make_llama, train, without_template
+from tiny import make_llama, without_template
+from whole_runs import train
 
 if TYPE_CHECKING:
     from faults.forking import Forking
@@ -149,7 +150,7 @@ def test_an_evaluation_that_was_killed_is_finished_with_the_same_results(forking
     done = kills = 0
     for kill in range(20):
         command = forking.start(place, *words, "-o", "cut", "--json")
-        want = done + 7
+        want = done + 1  # more come between two looks on a busy machine
         command.wait_until(lambda want=want: lines(place / "cut") >= want)
         if command.ended() is not None:
             break

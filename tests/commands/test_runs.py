@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from click.testing import CliRunner
-from tiny import train
+from whole_runs import train
 
 from loradock.commands.runs import runs
 

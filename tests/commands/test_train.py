@@ -22,7 +22,8 @@ import torch
 from faults.forking import Forking
 from proven import unchecked
 from safetensors.torch import load_file
-from tiny import train, write_rows
+from tiny import write_rows
+from whole_runs import train
 
 from loradock.machine import Host
 from loradock.training.claiming import process_seconds, spent_so_far

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 from embedding.made import TASK, TEXTS
 from sentence_transformers import SentenceTransformer
-from tiny import WORDS, copy_tree, losses, make_llama, train, write_rows
+from tiny import WORDS, copy_tree, make_llama, write_rows
+from whole_runs import losses, train
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from evaluation.made import NEEDS_DATA, SHARED
-from tiny import make_llama, train
+from tiny import make_llama
+from whole_runs import train
 
 from bench.evaluate.tables import alike, apart
 from loradock.cli import cli

@@ -21,7 +21,7 @@ import torch
 from faults.conftest import Trial
 from faults.seams import CHOSEN, SEAMS
 from safetensors.torch import load_file
-from tiny import adapter_bytes, train
+from whole_runs import adapter_bytes, train
 
 from loradock.errors import Diverged
 from loradock.model.adapters import trainable

@@ -19,7 +19,7 @@ import torch
 from faults.conftest import Trial
 from faults.seams import SEAMS
 from safetensors.torch import load_file
-from tiny import Silent, adapter_bytes, losses, train
+from whole_runs import Silent, adapter_bytes, losses, train
 
 from loradock.errors import OutOfMemory
 from loradock.training.backends.fast.weights import FrozenWeight

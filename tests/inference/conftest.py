@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from tiny import train
+from whole_runs import train
 
 from loradock.use.inference.opener import Opened, open_model
 

@@ -10,7 +10,8 @@ import pytest
 import torch
 from merge.made import merged
 from safetensors.torch import load_file, save_file
-from tiny import make_llama, train
+from tiny import make_llama
+from whole_runs import train
 
 from loradock.errors import InputMissing, LoradockError, ModelError, NoCheckpoint, UsageError
 from loradock.training.lineage import Lineage

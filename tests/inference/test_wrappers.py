@@ -13,7 +13,7 @@ import pytest
 import torch
 from click.testing import CliRunner
 from merge.test_wrappers import make_adapter
-from tiny import train
+from whole_runs import train
 from wrappers import KINDS, ONE_KIND, make_wrapper
 
 from loradock.cli import cli

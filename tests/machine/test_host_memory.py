@@ -6,7 +6,7 @@ import json
 import mmap
 from pathlib import Path
 
-from tiny import train
+from whole_runs import train
 
 from loradock.machine import host_memory
 

@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from faults.forking import Forking
 from merge.made import make_adapter
 from safetensors.torch import load_file
-from tiny import make_llama, train
+from tiny import make_llama
+from whole_runs import train
 
 from loradock.cli import cli
 from loradock.errors import LoradockError

@@ -15,7 +15,8 @@ import torch
 from env_check.conftest import namespace
 from merge.made import make_adapter, merged, write_lineage
 from safetensors.torch import load_file, save_file
-from tiny import make_llama, train
+from tiny import make_llama
+from whole_runs import train
 
 from loradock.errors import DiskFull, InputMissing, Locked, ModelError, UsageError
 from loradock.files import lock

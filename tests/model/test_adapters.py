@@ -9,8 +9,9 @@ import pytest
 import torch
 from jobs import job_of
 from peft import PeftModel, get_peft_model_state_dict
-from tiny import losses, make_llama, train
+from tiny import make_llama
 from transformers import AutoModelForCausalLM
+from whole_runs import losses, train
 
 from loradock.errors import NoCheckpoint
 from loradock.model import adapters, export, source

@@ -12,8 +12,9 @@ import pytest
 import torch
 from bitsandbytes import functional, nn
 from env_check.damage import damaged
-from tiny import make_llama, train
+from tiny import make_llama
 from transformers import AutoModelForCausalLM
+from whole_runs import train
 
 from loradock.model import dequantised, nf4
 from loradock.model.patches import PATCHES

@@ -9,7 +9,8 @@ import pytest
 import torch
 from merge.made import make_adapter, merged
 from safetensors.torch import load_file, save_file
-from tiny import copy_tree, train
+from tiny import copy_tree
+from whole_runs import train
 
 from loradock.errors import LoradockError, ModelError
 from loradock.model import finite

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import torch
 from hybrids import built
-from tiny import BASE, losses, train
+from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from whole_runs import losses, train
 
 from loradock.errors import ModelError
 from loradock.model import recurrence

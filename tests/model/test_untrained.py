@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
-from tiny import Silent, make_llama, train, write_rows
+from tiny import make_llama, write_rows
 from transformers import AutoTokenizer
+from whole_runs import Silent, train
 
 from loradock.config.sections.model import ModelConfig
 from loradock.model import source, untrained

@@ -16,8 +16,9 @@ from overlay import overlay
 from real import opened_by_4
 from real.conftest import Real
 from real.opened_by_4 import told
-from tiny import BASE, train, write_rows
+from tiny import BASE, write_rows
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
+from whole_runs import train
 
 from loradock.model.tokenizer_copy import files_of
 

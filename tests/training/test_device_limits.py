@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny import train
+from whole_runs import train
 
 from loradock.training import sdpa
 from loradock.training.device_memory import forbid_more

@@ -16,7 +16,8 @@ import pytest
 import torch
 from faults.seams import SEAMS
 from safetensors.torch import load_file
-from tiny import adapter_bytes, copy_tree, losses, train
+from tiny import copy_tree
+from whole_runs import adapter_bytes, losses, train
 
 from loradock.model import adapters
 from loradock.training.checkpoint.state import RandomState

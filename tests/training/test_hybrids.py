@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from hybrids import KINDS, OFTEN, make_hybrid
 from jobs import assert_close, gradients, job_of, loop_of
-from tiny import Silent, adapter_bytes, copy_tree, losses, train
+from tiny import copy_tree
+from whole_runs import Silent, adapter_bytes, losses, train
 
 from loradock.errors import ConfigError
 from loradock.training.passes import MicroStep

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 from jobs import assert_close, gradients, loop_of
-from tiny import BASE, losses, train, write_rows
+from tiny import BASE, write_rows
+from whole_runs import losses, train
 
 from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from tiny import copy_tree, losses, train
+from tiny import copy_tree
+from whole_runs import losses, train
 
 from loradock.errors import NoCheckpoint
 from loradock.training.run import Result

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from faults.seams import SEAMS
-from tiny import Silent, train
+from whole_runs import Silent, train
 
 from loradock.training import batches
 from loradock.training.backends.fast.optimizer import FlatAdamW

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import WORDS, Silent, make_llama, write_rows
+from tiny import WORDS, make_llama, write_rows
+from whole_runs import Silent
 
 from loradock.analysis.profile.profile import profile
 from loradock.analysis.profile.recorder import Window

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from facts.recorded import planned
-from tiny import Silent
+from whole_runs import Silent
 
 from loradock.analysis.profile import ranges
 from loradock.analysis.profile.profile import profile, shortened

@@ -13,7 +13,7 @@ import pytest
 from analysis.report import browser as browsers
 from analysis.report.browser import Browser, Page
 from analysis.report.made_runs import made_run, step_line
-from tiny import train
+from whole_runs import train
 
 from loradock.analysis.report.html import render
 from loradock.analysis.report.html.differences import mean_loss

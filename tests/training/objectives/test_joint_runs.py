@@ -15,7 +15,8 @@ import pytest
 import torch
 from proven import unchecked
 from safetensors.torch import load_file
-from tiny import adapter_bytes, copy_tree, losses, train, write_pairs, write_rows
+from tiny import copy_tree, write_pairs, write_rows
+from whole_runs import adapter_bytes, losses, train
 
 from loradock.training.run import Result
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny import Silent, adapter_bytes, losses, train
+from whole_runs import Silent, adapter_bytes, losses, train
 
 from loradock.errors import DiskFull, Diverged, NoCheckpoint
 from loradock.files import atomic_io

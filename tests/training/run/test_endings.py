@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tiny import Silent, copy_tree, losses, train, write_rows
+from tiny import copy_tree, write_rows
+from whole_runs import Silent, losses, train
 
 from loradock.analysis.report.console import summary
 from loradock.errors import DataError, Diverged

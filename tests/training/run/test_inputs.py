@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 from datasets import Dataset
-from tiny import losses, train
+from whole_runs import losses, train
 
 SHARED = Path(__file__).parents[3].parent / "shared" / "data"
 QUESTION, ANSWER = "Write the words backwards.\n\nriver apple stone", "stone apple river"

@@ -16,7 +16,7 @@ import torch
 from families import FAMILIES, make_model
 from jobs import assert_close, gradients, job_of
 from safetensors.torch import load_file
-from tiny import losses, train
+from whole_runs import losses, train
 
 from loradock.catalog.families import BY_DECODER
 from loradock.data.collate import MicroBatch

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 from jobs import job_of
-from tiny import Silent
+from whole_runs import Silent
 
 from loradock.training.backends.fast import graphs
 from loradock.training.backends.fast.backend import build

@@ -11,7 +11,7 @@ import pytest
 import torch
 from families import FAMILIES, make_model
 from jobs import job_of
-from tiny import Silent, train
+from whole_runs import Silent, train
 
 from loradock.training.backends.fast import linear, self_check
 from loradock.training.backends.fast.attention.base import Documents

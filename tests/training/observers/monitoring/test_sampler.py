@@ -11,7 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tiny import Silent, train
+from whole_runs import Silent, train
 
 from loradock.errors import StorageError
 from loradock.machine import Host
