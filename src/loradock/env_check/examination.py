@@ -84,10 +84,10 @@ class Examination:
         errors = [(check, finding) for check, finding in self.findings if finding.severity == "error"]
         if not errors:
             return
-        remedy = "loradock env-check checks again; --skip-env-check trains anyway"
+        hint = "loradock env-check checks again; --skip-env-check trains anyway"
         refusal: LoradockError = EnvironmentUnfit(
             self.ending,
-            hint=remedy if self.ending == CANNOT_TRAIN else errors[0][1].remedy,
+            hint=hint if self.ending == CANNOT_TRAIN else errors[0][1].remedy,
             problems=[Problem(what=f"{check.name}: {finding.what}", hint=finding.remedy) for check, finding in errors],
         )
         refusal.exit_code = self.exit_code
