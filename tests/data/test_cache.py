@@ -13,7 +13,9 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from loradock.config.sections.data import DataConfig, SourceConfig
+from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data import cache
+from loradock.data.pairs.preparer import PairTask
 from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared
 from loradock.data.tokenise import TokenizerSpec
@@ -43,7 +45,7 @@ def files(entry: Path) -> dict[str, bytes]:
     ("key", "value"),
     [
         ("rows", GONE), ("rows", "20"), ("rows", 0), ("rows", True), ("tokens", -1), ("tokens", 2**70), ("files", []),
-        ("files", {}), ("files", {"../tokens": "0" * 64}), ("spans", []), ("spans", [[0, 19]]), ("spans", [[5, 20]]),
+        ("files", {}), ("samples", GONE), ("samples", "20"), ("files", {"../tokens": "0" * 64}), ("spans", []), ("spans", [[0, 19]]), ("spans", [[5, 20]]),
         ("spans", [[0, 20, 20]]), ("contents", GONE), ("contents", [{}]), ("special_texts", {"</s>": "x"}),
         ("remarks", None), ("conversations", 1e300), ("template", 3), ("cut_documents", GONE), ("key", "0" * 64),
     ],
@@ -118,3 +120,22 @@ def test_offsets_that_change_while_they_are_used_are_an_error(spec: TokenizerSpe
     with pytest.raises(StorageError, match=r"offsets\.i64: it was modified") as caught:
         first.row(0)
     assert caught.value.exit_code == 74
+
+
+def test_the_roles_of_rows_are_no_part_of_what_a_fingerprint_holds_of_them(spec: TokenizerSpec, tmp_path: Path) -> None:
+    """Runs that began before rows had roles continue; in samples of several documents they count."""
+    rows = prepared(tmp_path, spec)
+    kept = json.loads((rows.directory / "manifest.json").read_bytes())["files"]
+    assert kept.pop("roles.u8")
+    assert rows.digest == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({"query": "q", "pos": ["a"], "neg": ["b"]}) + "\n")
+
+    def task(data: DataConfig, spec: TokenizerSpec) -> PairTask:
+        return PairTask.of(EmbeddingConfig(), spec=spec, special=data.special_tokens)
+
+    source = DataConfig(sources=(SourceConfig(path=str(pairs)),))
+    documents = prepare(source, tokenizer=spec, cache_dir=tmp_path / "c", task=task)
+    sealed = json.loads((documents.directory / "manifest.json").read_bytes())["files"]
+    assert documents.roles.tolist() == [0, 1, 2]
+    assert documents.digest == hashlib.sha256(json.dumps(sealed, sort_keys=True).encode()).hexdigest()
