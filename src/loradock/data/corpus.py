@@ -109,11 +109,15 @@ class Corpus:
 
 
 def in_order(sources: Sequence[SourceConfig], parts: Sequence[Part]) -> list[dict[str, Any]]:
-    """The prepared sources of several kinds as the configuration names them, for the run record."""
+    """The prepared sources of several kinds as the configuration names them, for the run record.
+
+    A file may be read in two formats, as rows of two kinds.
+    """
     waiting = [source for part in parts for source in part.prepared.sources]
     ordered: list[dict[str, Any]] = []
     for source in sources:
-        place = next(index for index, prepared in enumerate(waiting) if prepared.path == source.path)
+        places = [index for index, prepared in enumerate(waiting) if prepared.path == source.path]
+        place = max(places, key=lambda index: waiting[index].contents.format == source.format)
         ordered.append(waiting.pop(place).as_dict())
     return ordered
 
