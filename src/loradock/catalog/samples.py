@@ -11,18 +11,25 @@ from typing import TYPE_CHECKING, Literal
 
 @dataclass(frozen=True, kw_only=True)
 class KindSpec:
-    """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are."""
+    """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are.
+
+    `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has.
+    """
 
     name: str
     holds: str
     meaning: str
+    teaches: Literal["answers", "vectors"] = "answers"
+    documents: int = 1
 
 
 KINDS: dict[str, KindSpec] = {
     spec.name: spec
     for spec in (
         KindSpec(name="rows", holds="no queries with passages, but rows to answer from", meaning="rows to answer from"),
-        KindSpec(name="pairs", holds="queries with passages to embed", meaning="queries with passages"),
+        KindSpec(
+            name="pairs", holds="queries with passages to embed", meaning="queries with passages", teaches="vectors"
+        ),
     )
 }
 

@@ -70,9 +70,9 @@ class RunConfig(Section):
     @property
     def step_samples(self) -> int:
         """Samples of an optimiser step over all GPUs: rows to answer from, and the documents that are embedded."""
-        rows = self.train.global_batch if self.objective_spec.answers else 0
+        answered = self.train.global_batch * self.objective_spec.documents_answered
         documents = self.embedding.global_batch * (2 + self.embedding.negatives)
-        return rows + (documents if self.objective_spec.embeds else 0)
+        return answered + (documents if self.objective_spec.embeds else 0)
 
     @property
     def objective_spec(self) -> ObjectiveSpec:

@@ -10,7 +10,6 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from loradock.catalog.objectives.base import Pass
 from loradock.catalog.samples import SampleKind
 from loradock.data.collate import Batch, MicroBatch
 
@@ -30,9 +29,15 @@ class Step:
         """All of this rank's."""
         return tuple(each for batch in self.batches.values() for each in batch.micro_batches)
 
-    def made_for(self, purpose: Pass) -> tuple[MicroBatch, ...]:
-        """Those of this rank that such a pass takes."""
-        return tuple(batch for batch in self.micro_batches if batch.purpose == purpose)
+    @property
+    def embedded(self) -> tuple[MicroBatch, ...]:
+        """Those of this rank whose documents become vectors."""
+        return tuple(batch for batch in self.micro_batches if batch.purpose == "embed")
+
+    @property
+    def labelled(self) -> tuple[MicroBatch, ...]:
+        """Those of this rank whose tokens are predicted, by whichever pass: all but documents to embed."""
+        return tuple(batch for batch in self.micro_batches if batch.purpose != "embed")
 
     @property
     def samples(self) -> int:

@@ -62,7 +62,7 @@ def check(model: Any, first: Sequence[int], second: Sequence[int], *, dtype: str
 
 def of_job(job: Job, model: Any) -> float:
     """`check` with the first and the last row of the job's first micro-batch; `model` computes the job's."""
-    rows = [ids for ids, _ in job.steps[0].made_for("likelihood")[0].samples()]
+    rows = [ids for ids, _ in job.steps[0].labelled[0].samples()]
     return check(
         model,
         rows[0].tolist(),

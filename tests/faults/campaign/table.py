@@ -37,8 +37,8 @@ HEAD = """\
 
 <!-- Made from bench/results/reliability/: PYTHONPATH=tests .venv/bin/python -m faults.campaign --table -->
 
-Each line of `bench/results/reliability/trials.jsonl.xz` (`xzcat` shows them) is one trial, with its commit, its seed and
-what was done. A campaign continues where it stopped: give its command again. The *control* is the same harness on
+Each line of `bench/results/reliability/trials.jsonl.xz` (`xzcat` shows them) is one trial, with its commit, its seed
+and what was done. A campaign continues where it stopped: give its command again. The *control* is the same harness on
 transformers' own Trainer with a peft LoRA and `resume_from_checkpoint`, which has to fail. The *engine* is named where
 a promise rests on code of each; a run from before there were two names none, and was TRL's trainer. A commit with
 `-dirty` had changes in `src/`. {commits}

@@ -37,7 +37,7 @@ def computed(folder: Path, engine: str) -> dict[str, Any]:
     cases: dict[str, Any] = {}
     for case, (*_, group) in CASES.items():
         job = reference_job(folder, *SPLIT, *settings_of(case, engine=engine), group=group)
-        assert job.steps[0].made_for("embed")  # a part for each rank
+        assert job.steps[0].embedded  # a part for each rank
         cases[case] = loss_and_norm(job, part=0)
     for case, kind in GENERATIVE.items():
         settings = (*SPLIT, f"engine={engine}", f"train.generative_loss={kind}", "embedding.weight=1e-30")

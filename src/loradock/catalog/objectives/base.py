@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from loradock.catalog.samples import SampleKind
+from loradock.catalog.samples import KINDS, SampleKind
 
 Pass = Literal["likelihood", "score", "embed", "loss_sum"]
 """What a step asks of a backend (`training.passes`): the negative log-likelihood of all learned tokens, the
@@ -34,13 +34,18 @@ class ObjectiveSpec:
 
     @property
     def answers(self) -> bool:
-        """Whether the adapter answers prompts: rows are learned."""
-        return "rows" in self.samples
+        """Whether the adapter answers prompts."""
+        return self.documents_answered > 0
+
+    @property
+    def documents_answered(self) -> int:
+        """How many documents of answers each of train.global_batch samples has; 0 where none is learned from."""
+        return sum(KINDS[kind].documents for kind in self.samples if KINDS[kind].teaches == "answers")
 
     @property
     def embeds(self) -> bool:
-        """Whether the adapter embeds texts: pairs are learned."""
-        return "pairs" in self.samples
+        """Whether the adapter embeds texts."""
+        return any(KINDS[kind].teaches == "vectors" for kind in self.samples)
 
     @property
     def needs_whole_model(self) -> bool:

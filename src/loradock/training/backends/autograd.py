@@ -168,7 +168,7 @@ def checked_vectors(job: Job) -> str | None:
     """
     if not job.config.objective_spec.embeds:
         return None
-    batch = job.steps[0].made_for("embed")[0]
+    batch = job.steps[0].embedded[0]
     ids = next(torch.from_numpy(ids.astype("int64")) for ids, _ in batch.samples())[None]
     device, was_training = next(job.model.parameters()).device, job.model.training
     attention = job.config.embedding.attention
@@ -233,7 +233,7 @@ def checkpoint_layers(model: Any, count: int) -> None:
 
 def checked_packing(job: Job, computing: Any) -> list[Decision[Any]]:
     """That packed documents do not see one another, where the plan packs. Raises ModelError where they do."""
-    if not job.plan.packing.value or not job.steps[0].made_for("likelihood"):
+    if not job.plan.packing.value or not job.steps[0].labelled:
         return []
     change = packing_check.of_job(job, computing)
     why = f"documents do not see one another: logits move by {change:.1e} of the largest"

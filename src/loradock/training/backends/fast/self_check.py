@@ -170,7 +170,7 @@ def first_rows(job: Job) -> list[Array]:
     """Token ids of the first rows that this process sees, of two tokens at least: up to ROWS of them."""
     found: list[Array] = []
     for index in range(min(ROWS, len(job.steps))):
-        for batch in job.steps[index].made_for("likelihood"):
+        for batch in job.steps[index].labelled:
             found += [ids for ids, _ in batch.samples() if len(ids) > 1]
         if len(found) >= ROWS:
             break

@@ -92,9 +92,7 @@ def check_vectors(model: FastModel, job: Job) -> Differences:
 
     Raises Unsound also where a token does not see what `embedding.attention` says.
     """
-    rows = [ids for micro_batch in job.steps[0].made_for("embed") for ids, _ in micro_batch.samples() if len(ids) > 1][
-        :ROWS
-    ]
+    rows = [ids for micro_batch in job.steps[0].embedded for ids, _ in micro_batch.samples() if len(ids) > 1][:ROWS]
     kind = Vectors(job.config.embedding, hidden=job.plan.model.hidden)
     found = check(model, job, kind, rows)
     with noisy(model):
