@@ -166,8 +166,10 @@ def test_an_evaluation_that_was_killed_is_finished_with_the_same_results(forking
             if journal:
                 journal.write_bytes(journal.read_bytes()[:-9])
     assert kills == 20
-    for name in (".results.json.4711", f".{next((place / 'cut').glob('boolq-*.jsonl')).name}.journal"):
-        (place / "cut" / name).write_text("{")  # one was killed while it put its results in place
+    # boolq may not be complete yet: twenty kills leave twenty outcomes on a machine that looks often
+    for name in (".results.json.4711", f".{next((place / 'whole').glob('boolq-*.jsonl')).name}.journal"):
+        with (place / "cut" / name).open("a") as file:
+            file.write("{")  # one was killed while it put its results in place
     code, text = ended(forking, place, *words, "-o", "cut", "--json")
     assert code == 0, text
     found = result(text)
