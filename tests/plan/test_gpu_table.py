@@ -74,6 +74,12 @@ def test_an_unknown_gpu_is_refused_with_what_is_near(name: str, hint: str) -> No
     assert (refused.value.hint or "").startswith(hint)
 
 
-@pytest.mark.parametrize("name", ["NVIDIA A100 MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "Radeon VII"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "NVIDIA A100 MIG 1g.5gb", "NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA GeForce RTX 5090 D", "NVIDIA H20-3e",
+        "NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "NVIDIA GH200 144G HBM3e", "Radeon VII",
+    ],
+)  # fmt: skip
 def test_a_slice_a_variant_and_an_unknown_gpu_have_no_figures(name: str) -> None:
     assert gpu_table.known_as(name) is None

@@ -76,12 +76,13 @@ class Draw:
         lengths = np.diff(self.prepared.offsets)
         both = np.stack([2 * samples, 2 * samples + 1], axis=1)
         groups = self.shape.groups(lengths[both].sum(axis=1).tolist(), processes=self.ranks.world_size)
-        mine = [both[first:last].ravel() for first, last in groups[self.ranks.rank :: self.ranks.world_size]]
+        mine = [(both[first:last].ravel(), np.arange(2 * first, 2 * last))
+                for first, last in groups[self.ranks.rank :: self.ranks.world_size]]
         micro_batches = tuple(
-            MicroBatch(prepared=self.prepared, rows=rows, starts=np.zeros(len(rows), dtype=np.int32),
+            MicroBatch(prepared=self.prepared, rows=rows, places=places, starts=np.zeros(len(rows), dtype=np.int32),
                        lengths=lengths[rows].astype(np.int32), supervised_tokens=int(self.prepared.learned[rows].sum()),
                        is_packed=self.shape.packing, purpose="score")
-            for rows in mine
+            for rows, places in mine
         )
         return Batch(micro_batches=micro_batches, samples=len(samples), tokens=int(lengths[both].sum()),
                      supervised_tokens=int(self.prepared.learned[both.ravel()].sum()), row_ids=samples,

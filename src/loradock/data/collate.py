@@ -20,9 +20,10 @@ Array = np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MicroBatch:
-    """Samples of one forward pass of one rank: `rows` int64, `starts` and `lengths` int32, [samples] each.
+    """Documents of one forward pass of one rank: `rows` and `places` int64, `starts` and `lengths` int32, one each.
 
-    A sample is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer.
+    A document is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer. Its
+    place is that among the documents of its kind in the step, over all ranks.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
     that every rank takes part in the gradient exchange; all of its labels are ignored. `purpose` is the pass that it is
     for: of documents to embed the mask says which tokens are text, behind their instruction.
@@ -30,6 +31,7 @@ class MicroBatch:
 
     prepared: Prepared
     rows: Array
+    places: Array
     starts: Array
     lengths: Array
     supervised_tokens: int
@@ -54,9 +56,8 @@ class Batch:
 
     `micro_batches` are those of this rank; `samples`, `tokens`, `supervised_tokens` and `row_ids` (int64 [samples], in
     order) are those of all ranks. Where a loss holds documents against one another, `documents` counts them over all
-    ranks, `places` says for each micro-batch where its own stand among them (int64 each), and `relations` are arrays by
-    name which say what is held against what; see the kind of samples (`data.samples`). `set_index`: of an evaluation
-    over several sets, which one this is of.
+    ranks, and `relations` are arrays by name which say what is held against what; see the kind of samples
+    (`data.samples`). `set_index`: of an evaluation over several sets, which one this is of.
     """
 
     micro_batches: tuple[MicroBatch, ...]
@@ -65,7 +66,6 @@ class Batch:
     supervised_tokens: int
     row_ids: Array
     documents: int = 0
-    places: tuple[Array, ...] = ()
     set_index: int = 0
     relations: Mapping[str, Array] = field(default_factory=dict[str, Array])
 

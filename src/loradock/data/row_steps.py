@@ -58,20 +58,21 @@ class RowDraw:
     def taken(self, samples: Int64, groups: Sequence[tuple[int, int]]) -> Batch:
         """The batch of rows that are already cut into micro-batches: `[first, last)` of each."""
         fitted, ranks = self._fitted, self._ranks
-        mine = tuple(self._micro_batch(samples[first:last]) for first, last in groups[ranks.rank :: ranks.world_size])
+        mine = tuple(self._micro_batch(samples, *group) for group in groups[ranks.rank :: ranks.world_size])
         return Batch(
-            micro_batches=mine or (self._micro_batch(samples[:1], is_idle=True),),
+            micro_batches=mine or (self._micro_batch(samples, 0, 1, is_idle=True),),
             samples=len(samples),
             tokens=int(fitted.lengths[samples].sum(dtype=np.int64)),
             supervised_tokens=int(fitted.learned[samples].sum(dtype=np.int64)),
             row_ids=fitted.rows[samples],
         )
 
-    def _micro_batch(self, samples: Int64, *, is_idle: bool = False) -> MicroBatch:
-        fitted = self._fitted
+    def _micro_batch(self, all_samples: Int64, first: int, last: int, *, is_idle: bool = False) -> MicroBatch:
+        fitted, samples = self._fitted, all_samples[first:last]
         return MicroBatch(
             prepared=self._prepared,
             rows=fitted.rows[samples],
+            places=np.arange(first, last),
             starts=fitted.starts[samples],
             lengths=fitted.lengths[samples],
             supervised_tokens=0 if is_idle else int(fitted.learned[samples].sum(dtype=np.int64)),

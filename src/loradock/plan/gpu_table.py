@@ -21,7 +21,7 @@ FIRST_FLASH = (8, 0)
 UNKNOWN_GPU = "a100-40"
 """A GPU that is not in the table is taken to relate products, traffic and launches as this one does."""
 # In a name: a slice of a GPU, or another one than its sister without the word.
-VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abcq]")
+VARIANT = re.compile(r"mig|grid|laptop|mobile|max|ti|super|d|nvl|\d+[abceq]")
 
 
 @dataclass(frozen=True, kw_only=True)

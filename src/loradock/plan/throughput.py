@@ -125,17 +125,21 @@ def fast_host_seconds(layers: int, shape: Shape) -> float:
     return python + launches * DRIVER_SECONDS_A_LAUNCH
 
 
-def peft_seconds(widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rates, dtype: str) -> dict[str, float]:
+def peft_seconds(
+    widths: Widths, *, padded_tokens: float, rows: Rows, rates: Rates, dtype: str, has_dropout: bool = False
+) -> dict[str, float]:
     """Seconds of one micro-batch of PEFT on bitsandbytes with full checkpointing, padded to `padded_tokens`.
 
-    Products and traffic run over padding, too; logits are made of every position. The host's time is counted where it
-    is longer than the GPU's.
+    Products and traffic run over padding, too; logits are made of every position. With dropout each adapter's input is
+    read and written once more in each of the three passes, with a byte of mask. The host's time is counted where it is
+    longer than the GPU's.
     """
     size, layers = BYTES[dtype], widths.layers
     copies = (2 * PEFT_FORWARD_COPIES + PEFT_BACKWARD_COPIES) * widths.outputs
     gpu = {
         "products": 2 * layers * widths.weights * 3 * padded_tokens / rates.flops,
         "traffic": layers * copies * size * padded_tokens / rates.bytes,
+        "dropout": has_dropout * layers * widths.adapted_inputs * 3 * (2 * size + 1) * padded_tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * 4.5 * padded_tokens / (rates.flops * ATTENTION_SHARE),
         "head": _head_seconds(
             widths, Rows(mean_tokens=rows.mean_tokens, supervised_share=1.0), rates=rates, size=size, products=3
@@ -154,7 +158,8 @@ def _fast_copies(widths: Widths) -> tuple[float, float]:
     Forward: two norms (2 h each), A reads every input, B adds to every output, rope turns queries and keys in place,
     the gate reads two and writes one, the residual is added twice. Backward: B's two products read every gradient, A's
     two read and add to every input, norms are made again (2 h each) and their backward reads two and adds to one, the
-    gate's reads three and writes three, rope once more.
+    gate's reads three and writes three, rope once more. Dropout adds nothing to it: its masks are made in the kernels
+    that read these, and launches stay as many.
     """
     h, inner = widths.hidden, widths.inner
     rope = 2 * (widths.attended + widths.projected) / 2

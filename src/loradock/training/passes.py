@@ -15,16 +15,11 @@ from loradock.data.collate import Batch, MicroBatch
 
 @dataclass(frozen=True, kw_only=True)
 class MicroStep:
-    """Which micro-batch of which optimiser step: `step` is the last one completed, `index` counts from 0.
-
-    `series`: passes of a step that are counted by themselves, as those whose documents are embedded, have a number; 0:
-    those of a likelihood.
-    """
+    """Which micro-batch of which optimiser step: `step` is the last one completed, `index` counts from 0."""
 
     step: int
     index: int
     count: int
-    series: int = 0
 
     @property
     def is_last(self) -> bool:
@@ -117,7 +112,7 @@ class BatchInputs(NamedTuple):
             samples=batch.samples,
             supervised_tokens=batch.supervised_tokens,
             documents=batch.documents,
-            places=[torch.from_numpy(place) for place in batch.places],
+            places=[torch.from_numpy(each.places) for each in batch.micro_batches if batch.documents],
             relations={name: torch.from_numpy(array) for name, array in batch.relations.items()},
         )
 

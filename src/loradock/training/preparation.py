@@ -91,6 +91,7 @@ def with_backend(
         **fingerprint.of_deepspeed(asked),
         **fingerprint.of_versions(),
         **fingerprint.of_plan(plan, world_size=facts.world_size),
+        **fingerprint.of_dropout(plan, share=asked.lora.dropout),
         **fingerprint.of_base(about.base),
         **fingerprint.of_data(about.data),
     }

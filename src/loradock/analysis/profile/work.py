@@ -28,6 +28,10 @@ class Work:
     bytes: float
 
 
+MOVED = ("traffic", "dropout", "scores", "head", "weights")
+"""What the speed model counts by bytes, besides dequantisation."""
+
+
 def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padded_tokens: float, passes: float) -> Work:
     """The work of a step of these passes and real tokens, and of those with padding (the peft backend computes it)."""
     context = context_of(plan, config, facts=facts)
@@ -46,6 +50,7 @@ def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padde
             rows=context.rows,
             rates=rates,
             dtype=dtype if dtype in BYTES else "float32",
+            has_dropout=config.lora.dropout > 0,
         )
 
     operations, moved = counts(ONE_OPERATION), counts(ONE_BYTE)
@@ -53,5 +58,5 @@ def of_step(plan: Plan, config: RunConfig, *, facts: Facts, tokens: float, padde
     return Work(
         flops=passes
         * (operations["products"] + operations["attention"] * throughput.ATTENTION_SHARE + operations["head"]),
-        bytes=passes * (dequantised + sum(moved.get(name, 0.0) for name in ("traffic", "scores", "head", "weights"))),
+        bytes=passes * (dequantised + sum(moved.get(name, 0.0) for name in MOVED)),
     )

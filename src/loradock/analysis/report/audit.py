@@ -94,7 +94,10 @@ def rates_line(audit: Audit) -> str:
         return "speeds: from rates measured on two shared CPU cores; only their ratios are meaningful"
     gpu = gpu_table.known_as(facts.gpu.name)
     if gpu is None:
-        return f"speeds: {facts.gpu.name} is not in the GPU table; predicted as {UNKNOWN_GPU}"
+        return (
+            f"speeds: {facts.gpu.name} is not in the GPU table, so its times are not known; "
+            f"only their ratios are meaningful, those of {UNKNOWN_GPU}"
+        )
     return f"speeds: predicted from the published figures of {gpu.name}, {gpu.sustained:.0%} of peak TFLOP/s sustained"
 
 

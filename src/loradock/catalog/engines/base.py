@@ -40,6 +40,7 @@ class Engine:
     `reason`: why it is taken, where no other engine serves a mode. `fallback`: the engine in its place, where it cannot
     be used. `former_name`: under which older runs recorded it.
 
+    `dropout_masks`: how it draws those of dropout, where older runs drew others.
     `plans_shapes`: its passes have a token budget, and layers that are recomputed or kept dense by count, which the
     plan chooses by its model of memory and time. `recomputes_any_count`: of layers; otherwise all or none.
     """
@@ -51,6 +52,7 @@ class Engine:
     reason: str = ""
     fallback: str | None = None
     former_name: str | None = None
+    dropout_masks: str | None = None
     cannot: Cannot = field(default_factory=dict[Limit, str])
     plans_shapes: bool = False
     recomputes_any_count: bool = False

@@ -11,6 +11,7 @@ FAST = Engine(
     computed_by="fast.backend:FastBackend",
     modes=(ALONE, DDP),
     fallback="peft",
+    dropout_masks="by step and token",
     cannot={
         "decoder": "it has no family for {model.decoder}",
         "remote code": "the model runs code of its own",

@@ -61,15 +61,13 @@ class PairDraw:
         positives = queries - np.arange(len(samples))  # among the passages each query before is missing
         owners = np.repeat(np.arange(len(samples)), sizes - 1)
         lengths = self._prepared.offsets[documents + 1] - self._prepared.offsets[documents]
-        micro_batches, places = self._micro_batches(documents, lengths)
         return Batch(
-            micro_batches=micro_batches,
+            micro_batches=self._micro_batches(documents, lengths),
             samples=len(samples),
             tokens=int(lengths.sum()),
             supervised_tokens=0,
             row_ids=samples,
             documents=len(documents),
-            places=places,
             relations={
                 "queries": queries,
                 "passages": np.flatnonzero(is_passage),
@@ -92,16 +90,17 @@ class PairDraw:
         hidden[np.arange(len(samples)), positives] = False
         return hidden
 
-    def _micro_batches(self, documents: Int64, lengths: Int64) -> tuple[tuple[MicroBatch, ...], tuple[Int64, ...]]:
-        """This rank's micro-batches and the places of their documents: the longest first where rows are padded."""
+    def _micro_batches(self, documents: Int64, lengths: Int64) -> tuple[MicroBatch, ...]:
+        """This rank's: the longest documents first where they are padded."""
         shape, ranks = self._shape, self._ranks
         order = np.arange(len(documents)) if shape.packing else np.argsort(-lengths, kind="stable")
         groups = shape.groups(lengths[order].tolist(), processes=ranks.world_size)
-        places = tuple(order[first:last] for first, last in groups[ranks.rank :: ranks.world_size])
-        micro_batches = (
+        places = (order[first:last] for first, last in groups[ranks.rank :: ranks.world_size])
+        return tuple(
             MicroBatch(
                 prepared=self._prepared,
                 rows=documents[mine],
+                places=mine,
                 starts=np.zeros(len(mine), dtype=np.int32),
                 lengths=lengths[mine].astype(np.int32),
                 supervised_tokens=0,
@@ -110,7 +109,6 @@ class PairDraw:
             )
             for mine in places
         )
-        return tuple(micro_batches), places
 
 
 class PairTurns:

@@ -116,6 +116,7 @@ def _peft(baseline: Context) -> tuple[float, float]:
         rows=throughput.Rows(mean_tokens=attended, supervised_share=1.0),
         rates=baseline.rates,
         dtype=plan.compute_dtype.value,
+        has_dropout=baseline.config.lora.dropout > 0,
     )
     parts.pop("waiting for the host")
     host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if baseline.on_gpu else 0.0
@@ -123,7 +124,7 @@ def _peft(baseline: Context) -> tuple[float, float]:
         parts["dequantise"] = 0.0
     if not plan.checkpointing.value:
         copies = throughput.PEFT_FORWARD_COPIES / (2 * throughput.PEFT_FORWARD_COPIES + throughput.PEFT_BACKWARD_COPIES)
-        second = {"products": 1 / 3, "dequantise": 1 / 3, "attention": 1 / 4.5, "traffic": copies}
+        second = {"products": 1 / 3, "dequantise": 1 / 3, "attention": 1 / 4.5, "traffic": copies, "dropout": 1 / 3}
         second["kernels"] = PEFT_FORWARD_KERNELS_SHARE
         parts = {name: seconds * (1 - second.get(name, 0.0)) for name, seconds in parts.items()}
         host = max(0.0, host - PEFT_CHECKPOINTED_SECONDS * wide.layers)

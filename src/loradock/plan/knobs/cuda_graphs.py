@@ -49,8 +49,6 @@ def graph_obstacle(context: Context) -> str | None:
         return "only the fast engine has static shapes"
     if not context.on_gpu:
         return "there is no GPU"
-    if context.config.lora.dropout:
-        return "dropout draws new masks for every micro-batch"
     return None
 
 

@@ -15,8 +15,9 @@ class Widths:
 
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
     of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
-    `weights`: of its linears; `widest`: of the largest group of them with a common input, which is made dense at once:
-    gate and up, as a rule. `has_out_norms`: what goes into a norm after each half is kept, too.
+    `adapted_inputs`: what these read, one by one; `weights`: of its linears; `widest`: of the largest group of them
+    with a common input, which is made dense at once: gate and up, as a rule. `has_out_norms`: what goes into a norm
+    after each half is kept, too.
     """
 
     layers: int
@@ -27,6 +28,7 @@ class Widths:
     outputs: float
     capped_heads: int
     ranks: float
+    adapted_inputs: float
     weights: float
     widest: int
     vocabulary: int
@@ -60,6 +62,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         outputs=outputs,
         capped_heads=model.capped_heads,
         ranks=rank * sum(layer.name in targets for layer in model.linears) * share,
+        adapted_inputs=sum(layer.columns for layer in model.linears if layer.name in targets) * share,
         weights=model.linear_parameters * share,
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,

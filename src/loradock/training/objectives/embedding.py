@@ -48,7 +48,7 @@ class Embedding(Objective):
         embedded = []
         for index, batch in enumerate(batches):
             poll()
-            at = MicroStep(step=step, index=index, count=len(batches), series=1)
+            at = MicroStep(step=step, index=index, count=len(batches))
             embedded.append(backend.embed(batch, at=at, keeps=index >= first_held))
         found = self.contrasted(backend, pairs, [each.vectors for each in embedded])
         for own, each in reversed(list(zip(places, embedded, strict=True))):  # what is kept goes first

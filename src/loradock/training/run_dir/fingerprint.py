@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock import __version__
+from loradock.catalog import engines
 from loradock.catalog.objectives import DEFAULT, is_foreign
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
@@ -103,6 +104,12 @@ def of_deepspeed(config: RunConfig) -> dict[str, str]:
 def of_plan(plan: Plan, *, world_size: int) -> dict[str, str]:
     """What "auto" was decided to be, where another machine could decide otherwise, and the number of processes."""
     return {f"plan.{name}": text_of(getattr(plan, name).value) for name in DECIDED} | {"world_size": str(world_size)}
+
+
+def of_dropout(plan: Plan, *, share: float) -> dict[str, str]:
+    """How the masks of dropout are drawn, where the engine once drew others; runs without dropout have no masks."""
+    masks = engines.of(plan.engine.value).dropout_masks
+    return {"plan.dropout_masks": masks} if share and masks else {}
 
 
 def of_versions() -> dict[str, str]:

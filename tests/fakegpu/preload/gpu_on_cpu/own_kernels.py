@@ -71,6 +71,42 @@ def cross_entropy(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
     at(v["losses"].value, torch.float32, (rows,)).copy_(losses)
 
 
+def lora_down(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.training.backends.fast.kernels import plain
+
+    a, h, dropout = under_dropout(v, "a", "h")
+    assert grid[:2] == (-(-v["rows"] // v["block"]), v["blocks_of_rank"] * v["all_ranks"] // v["rank"])
+    h.copy_(plain.lora_down(matrix(v, "x", v["rows"]), a, dropout, rank=v["rank"]))
+
+
+def lora_down_backward_a(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.training.backends.fast.kernels import plain
+
+    da, dh, dropout = under_dropout(v, "da", "dh")
+    assert grid[:2] == (-(-v["width"] // v["columns"]), v["blocks_of_rank"] * v["all_ranks"] // v["rank"])
+    plain.lora_down_backward_a(dh, matrix(v, "x", v["rows"]), dropout, rank=v["rank"], out=da)
+
+
+def lora_down_backward_x(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.training.backends.fast.kernels import plain
+
+    a, dh, dropout = under_dropout(v, "a", "dh")
+    assert grid[:2] == (-(-v["rows"] // v["block"]), -(-v["width"] // v["columns"]))
+    plain.lora_down_backward_x_(matrix(v, "dx", v["rows"]), dh, a, dropout, rank=v["rank"])
+
+
+def under_dropout(v: dict[str, Any], wide: str, narrow: str) -> tuple[torch.Tensor, torch.Tensor, Any]:
+    """The adapters' [all_ranks, width], the tokens' [rows, all_ranks], and the masks."""
+    from loradock.training.backends.fast.kernels import Dropout
+
+    keys = at(v["keys"].value, torch.int64, (v["rows"],))
+    dropout = Dropout(keys, v["first"], 1 - 1 / v["scale"])
+    assert dropout.highest_dropped == v["most"]
+    shapes = {wide: (v["all_ranks"], v["width"]), narrow: (v["rows"], v["all_ranks"])}
+    first, second = (at(v[name].value, v[name].dtype, shape) for name, shape in shapes.items())
+    return first, second, dropout
+
+
 def matrix(v: dict[str, Any], name: str, rows: int) -> torch.Tensor:
     """The argument `name` with its own row stride, as wide as the kernel's `width`."""
     return at(v[name].value, v[name].dtype, (rows, v["width"]), (v[f"{name}_stride"], 1))
@@ -83,4 +119,7 @@ OWN_KERNELS = {
     "gate_kernel": gate,
     "gate_backward_kernel": gate_backward,
     "cross_entropy_kernel": cross_entropy,
+    "lora_down_kernel": lora_down,
+    "lora_down_backward_a_kernel": lora_down_backward_a,
+    "lora_down_backward_x_kernel": lora_down_backward_x,
 }

@@ -48,16 +48,16 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Models:
     return model
 
 
-def flat_batch(job: Job, batch: MicroBatch | None = None) -> FlatBatch:
+def flat_batch(job: Job, batch: MicroBatch | None = None, *, salt: int | None = None) -> FlatBatch:
     micro_batch = batch or job.steps[0].micro_batches[0]
-    tensors, _ = flat_inputs(micro_batch, pad_token_id=0, longest=job.plan.data.limit_tokens, multiple=1)
-    return tensors
+    shape = {"pad_token_id": 0, "longest": job.plan.data.limit_tokens, "has_dropout": True}
+    return flat_inputs(micro_batch, **shape)[0].masked_by(salt)
 
 
-def fast(job: Job, model: FastModel, *, seed: int | None = None) -> Computed:
-    """Loss and gradients of the first micro-batch, by the fast engine."""
+def fast(job: Job, model: FastModel, *, salt: int | None = None) -> Computed:
+    """Loss and gradients of the first micro-batch, by the fast engine; with a salt under the masks that follow."""
     model.adapters.gradient.zero_()
-    loss = model.loss_and_gradients(flat_batch(job), scale=1.0, seed=seed)
+    loss = model.loss_and_gradients(flat_batch(job, salt=salt), scale=1.0)
     flat = model.adapters
     return float(loss), {
         name: flat.view(flat.gradient, [each], each.shape).clone()
@@ -144,7 +144,7 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
     job = job_for(family, tmp_path, models(family), rows, "lora.dropout=0.2")
     plain_model = build(job)[0]
     state = torch.get_rng_state()
-    expected = fast(job, plain_model, seed=5)
+    expected = fast(job, plain_model, salt=5)
     other = FastModel(
         job.model,
         positions=job.plan.data.limit_tokens,
@@ -154,39 +154,18 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
         checkpointed=switch.get("checkpointed", 0),
     )
     other.keep_dense(switch.get("cached", 0))
-    found = fast(job, other, seed=5)
+    found = fast(job, other, salt=5)
     assert found[0] == expected[0]
     assert all(torch.equal(found[1][name], gradient) for name, gradient in expected[1].items())
-    assert torch.equal(state, torch.get_rng_state())  # masks follow from the seed, not from the run's generator
-    assert fast(job, other, seed=6)[0] != expected[0]
-
-
-def test_dropout_gives_each_adapter_a_mask_of_its_own_with_the_right_mean(
-    tmp_path: Path, models: Models, rows: Path
-) -> None:
-    job = job_for("llama", tmp_path, models("llama"), rows, "lora.dropout=0.5")
-    group = build(job)[0].layers[0].qkv
-    x = torch.ones(4000, 64)
-    masks = [group._mask(x, 3, index) for index in range(3)]
-    assert [float(mask.mean()) for mask in masks] == pytest.approx([0.5] * 3, abs=0.01)
-    assert not torch.equal(masks[0], masks[1])
-    assert set(masks[0].unique().tolist()) == {0.0, 1.0}
-
-
-def test_dropout_in_bfloat16_scales_without_a_bias(tmp_path: Path, models: Models, rows: Path) -> None:
-    """1 / 0.95 rounded to bfloat16 would be 0.2 % too large."""
-    group = build(job_for("llama", tmp_path, models("llama"), rows, "lora.dropout=0.05"))[0].layers[0].qkv
-    x = torch.randn(4000, 64).abs().add_(1).bfloat16()
-    kept = group._mask(x, 3, 0).bool()
-    ratio = group._dropped(x, 3, 0)[kept].double().sum() / x[kept].double().sum()
-    assert float(ratio) == pytest.approx(1 / 0.95, rel=2e-4)
+    assert torch.equal(state, torch.get_rng_state())  # masks follow from step and token, not from the run's generator
+    assert fast(job, other, salt=6)[0] != expected[0]
 
 
 def test_gradients_with_dropout_are_those_of_the_masked_computation(tmp_path: Path, models: Models, rows: Path) -> None:
-    """By finite differences: the same seed gives the same masks, so the loss is a smooth function of the weights."""
+    """By finite differences: the same salt gives the same masks, so the loss is a smooth function of the weights."""
     job = job_for("llama", tmp_path, models("llama"), rows, "lora.dropout=0.3")
     model = build(job)[0]
-    _, found = fast(job, model, seed=9)
+    _, found = fast(job, model, salt=9)
     flat = model.adapters
     generator = torch.Generator().manual_seed(1)
     direction = torch.randn(flat.values.shape, generator=generator)
@@ -198,7 +177,7 @@ def test_gradients_with_dropout_are_those_of_the_masked_computation(tmp_path: Pa
     ends = []
     for sign in (1, -1):
         flat.values.copy_(values + sign * step * direction)
-        ends.append(fast(job, model, seed=9)[0])
+        ends.append(fast(job, model, salt=9)[0])
     assert (ends[0] - ends[1]) / (2 * step) == pytest.approx(slope, rel=2e-2)
 
 
@@ -211,7 +190,8 @@ def test_packed_rows_give_the_losses_and_gradients_they_have_alone(tmp_path: Pat
     total = 0.0
     for index in range(len(whole.rows)):
         one = slice(index, index + 1)
-        alone = replace(whole, rows=whole.rows[one], starts=whole.starts[one], lengths=whole.lengths[one])
+        arrays = {name: getattr(whole, name)[one] for name in ("rows", "places", "starts", "lengths")}
+        alone = replace(whole, **arrays)
         total += float(model.loss_and_gradients(flat_batch(job, alone), scale=1.0))
     flat = model.adapters
     found = {n: flat.view(flat.gradient, [p], p.shape) for n, p in job.model.named_parameters() if p.requires_grad}

@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -34,8 +34,8 @@ from loradock.training.events import Decided, Emit
 from loradock.training.job import Job, Unsound
 from loradock.training.passes import Embedded, MicroStep, Scored
 
-Forward = Callable[..., torch.Tensor]
-ForwardKept = Callable[..., tuple[torch.Tensor, Callable[[torch.Tensor], None]]]
+AnyTokens = TypeVar("AnyTokens", bound=Tokens)
+ForwardKept = Callable[[Any], tuple[torch.Tensor, Callable[[torch.Tensor], None]]]
 CLIP_EPSILON = 1e-6
 CPU_ELEMENTS_AT_ONCE = 1 << 16
 
@@ -70,8 +70,6 @@ class FastBackend(Backend):
         self.optimizer = FlatAdamW(model.adapters, trainable(job.model), **settings)
         self.scaler = torch.amp.GradScaler(self.device.type) if model.dtype == torch.float16 else None
         self.shape = filled_up(job)
-        has_dropout = any(group.dropout for layer in model.layers for group in layer.groups())
-        self.dropout_seed = train.seed if has_dropout else None
         self.graphs = graphs_of(model, emit) if job.plan.cuda_graphs.value else None
         self.grown = 1.0
 
@@ -84,8 +82,7 @@ class FastBackend(Backend):
         """Keep the weights dense that have room, and see that the longest step fits the GPU."""
         self.model.keep_dense(self.job.plan.cached_layers.value)
         if self.device.type == "cuda":
-            seed = self.seed(MicroStep(step=step, index=0, count=1))
-            self.emit(Decided(decisions=(rehearsal.found(self.model, self.job, seed=seed),)))
+            self.emit(Decided(decisions=(rehearsal.found(self.model, self.job),)))
 
     def tensors(self, batch: MicroBatch) -> tuple[Tokens, int]:
         """Flat, without padding between rows."""
@@ -99,7 +96,7 @@ class FastBackend(Backend):
         self.grown = self.scaler.scale(torch.ones((), device=self.device)).item() if self.scaler else 1.0
 
     def embed(self, batch: PooledBatch, *, at: MicroStep | None, keeps: bool) -> Embedded:
-        """By documents end to end; dropout follows from the micro-step, so a second forward has the same."""
+        """By documents end to end; dropout follows from step and token, so a second forward has the same."""
         vectors, backward = self.passed(self.model.vectors, self.model.vectors_kept, batch, at=at, keeps=keeps)
         return Embedded(vectors=vectors, backward=backward)
 
@@ -110,7 +107,7 @@ class FastBackend(Backend):
 
     def passed(
         self,
-        forward: Callable[..., torch.Tensor],
+        forward: Callable[[Any], torch.Tensor],
         forward_kept: ForwardKept,
         batch: Tokens,
         *,
@@ -118,16 +115,16 @@ class FastBackend(Backend):
         keeps: bool,
     ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """What a forward pass makes of a micro-batch, and what runs backward from its gradient."""
-        inputs, seed = batch.to(self.device), self.seed(at) if at else None
+        inputs = self.placed(batch, at)
         if keeps:
-            output, kept = forward_kept(inputs, seed=seed)
+            output, kept = forward_kept(inputs)
             return output, lambda gradient: kept(gradient * self.grown)
 
         def backward(gradient: torch.Tensor) -> None:
-            _, again = forward_kept(inputs, seed=seed)
+            _, again = forward_kept(inputs)
             again(gradient * self.grown)
 
-        return forward(inputs, seed=seed), backward
+        return forward(inputs), backward
 
     def without_adapter(self) -> AbstractContextManager[None]:
         """With the working copy of all adapters at zero."""
@@ -135,10 +132,8 @@ class FastBackend(Backend):
 
     def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Into the flat gradient, times the loss scale of float16."""
-        batch = batch.to(self.device)
-        if self.graphs is not None:
-            return self.graphs.loss_and_gradients(batch, scale=scale * self.grown) / self.grown
-        return self.model.loss_and_gradients(batch, scale=scale * self.grown, seed=self.seed(at)) / self.grown
+        computing = self.model if self.graphs is None else self.graphs
+        return computing.loss_and_gradients(self.placed(batch, at), scale=scale * self.grown) / self.grown
 
     def reduce_gradients(self) -> None:
         """One all-reduce of the flat buffer."""
@@ -167,19 +162,23 @@ class FastBackend(Backend):
 
     def loss_sum(self, batch: FlatBatch) -> torch.Tensor:
         """Summed negative log-likelihood of the supervised tokens of one micro-batch, in nats."""
-        return self.model.loss(batch.to(self.device))
+        return self.model.loss(self.placed(batch, None))
 
     def dtypes(self) -> dict[str, str]:
         """Those that really came out."""
         return dtypes.fast_parts(self.model, self.job.model, self.optimizer)
 
-    def seed(self, at: MicroStep) -> int | None:
-        """Of the dropout masks of a micro-batch: by run, step, rank and place, so that it resumes exactly."""
-        if self.dropout_seed is None:
-            return None
-        place = [self.dropout_seed, at.step, self.job.rank, at.index]
-        sequence = np.random.SeedSequence([*place, at.series] if at.series else place)
-        return int(sequence.generate_state(1, np.uint64)[0] >> np.uint64(2))
+    def placed(self, batch: AnyTokens, at: MicroStep | None) -> AnyTokens:
+        """A micro-batch on the device, with the dropout of its step; `at` None: without.
+
+        The masks follow from run, step and token: neither micro-batches nor processes nor a resume change them.
+        """
+        return batch.to(self.device).masked_by(None if at is None else salt_of(self.job.config.train.seed, at.step))
+
+
+def salt_of(seed: int, step: int) -> int:
+    """A number of 64 bits, signed, for the dropout of a step."""
+    return int(np.random.SeedSequence([seed, step]).generate_state(1, np.uint64).view(np.int64)[0])
 
 
 def norm_of(gradient: torch.Tensor) -> torch.Tensor:

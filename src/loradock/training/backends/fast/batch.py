@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
 import numpy as np
@@ -13,14 +14,21 @@ from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.objectives.pooling import Pooling, flat
 
+KEY_STRIDE = np.uint64(0x9E3779B97F4A7C15)
+"""2^64 over the golden ratio, odd: what splitmix64 counts by."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokens:
-    """T tokens of whole documents laid end to end: `ids` int64 [T], `positions` int32 [T] (from 0 in each document)."""
+    """T tokens of whole documents laid end to end: `ids` int64 [T], `positions` int32 [T] (from 0 in each document).
+
+    `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped.
+    """
 
     ids: torch.Tensor
     positions: torch.Tensor
     documents: Documents
+    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
 
     @property
     def tokens(self) -> int:
@@ -41,6 +49,12 @@ class Tokens:
     def to(self, device: torch.device) -> Self:
         """The batch on a device, copied without waiting where it lies in pinned memory."""
         return self._each(lambda tensor: tensor.to(device, non_blocking=True))
+
+    def masked_by(self, salt: int | None) -> Self:
+        """With the dropout of a step, whose number `salt` is (signed 64 bits); None: without dropout."""
+        if not self.keys.numel():
+            return self
+        return replace(self, keys=self.keys[:0] if salt is None else self.keys + salt)
 
     def pin_memory(self) -> Self:
         """The batch in pinned memory; the data loader calls it."""
@@ -86,14 +100,21 @@ class FlatBatch(Tokens):
 
 
 def flatten(
-    micro_batch: MicroBatch, *, pad_token_id: int, longest: int, multiple: int = 1, documents_multiple: int = 1
+    micro_batch: MicroBatch,
+    *,
+    pad_token_id: int,
+    longest: int,
+    multiple: int = 1,
+    documents_multiple: int = 1,
+    has_dropout: bool = False,
 ) -> FlatBatch:
     """Lay the rows of a micro-batch end to end, filled up to a multiple of `multiple` tokens and positions.
 
     `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
-    laid = laid_out(micro_batch, pad_token_id, longest=longest, multiple=multiple, more=documents_multiple)
+    shape = {"longest": longest, "multiple": multiple, "more": documents_multiple, "has_dropout": has_dropout}
+    laid = laid_out(micro_batch, pad_token_id, **shape)
     total, bounds, ids = laid.tokens, np.array(laid.documents.bounds), laid.ids.numpy()
     is_learned = np.zeros(total + 1, dtype=np.bool_)
     if not micro_batch.is_idle:
@@ -107,6 +128,7 @@ def flatten(
         ids=laid.ids,
         positions=laid.positions,
         documents=laid.documents,
+        keys=laid.keys,
         rows=torch.from_numpy(places),
         slots=torch.from_numpy(np.concatenate([learned, filling + total])),
         targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
@@ -123,24 +145,34 @@ def flatten_pooled(
     pad_token_id: int,
     longest: int,
     multiple: int = 1,
+    has_dropout: bool = False,
 ) -> PooledBatch:
     """Lay documents to embed end to end, filled up to a multiple of `multiple` tokens, which count in no vector.
 
     `pools_all`: the instruction before a text counts, too.
     """
-    laid = laid_out(micro_batch, pad_token_id, longest=longest, multiple=multiple, is_causal=is_causal)
+    shape = {"longest": longest, "multiple": multiple, "is_causal": is_causal, "has_dropout": has_dropout}
+    laid = laid_out(micro_batch, pad_token_id, **shape)
     masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()])) | pools_all
     weights = flat(masks, torch.from_numpy(micro_batch.lengths), pooling=pooling)
     return PooledBatch(
         ids=laid.ids,
         positions=laid.positions,
         documents=laid.documents,
+        keys=laid.keys,
         pooling=torch.nn.functional.pad(weights, (0, laid.tokens - weights.shape[1])),
     )
 
 
 def laid_out(
-    micro_batch: MicroBatch, pad_token_id: int, *, longest: int, multiple: int, more: int = 1, is_causal: bool = True
+    micro_batch: MicroBatch,
+    pad_token_id: int,
+    *,
+    longest: int,
+    multiple: int,
+    more: int = 1,
+    is_causal: bool = True,
+    has_dropout: bool = False,
 ) -> Tokens:
     """The rows end to end, with what fills up; see `flatten`. `more`: that of the number of documents."""
     rows = [ids for ids, _ in micro_batch.samples()]
@@ -162,7 +194,28 @@ def laid_out(
             longest=longest,
             is_causal=is_causal,
         ),
+        keys=torch.from_numpy(token_keys(micro_batch, slots=total) if has_dropout else np.empty(0, dtype=np.int64)),
     )
+
+
+def token_keys(micro_batch: MicroBatch, *, slots: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """int64 [slots]: evenly spread, by the place of a document in its step, the pass, and the position in it.
+
+    They depend neither on the micro-batch nor on the process that computes a document. What fills up has 0.
+    """
+    keys = np.zeros(slots, dtype=np.uint64)
+    lengths = micro_batch.lengths.astype(np.int64)
+    documents = spread(micro_batch.places.astype(np.uint64) * KEY_STRIDE + zlib.crc32(micro_batch.purpose.encode()))
+    positions = np.arange(micro_batch.tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    keys[: micro_batch.tokens] = spread(np.repeat(documents, lengths) + positions.astype(np.uint64) * KEY_STRIDE)
+    return keys.view(np.int64)
+
+
+def spread(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """splitmix64's output function (Steele, Lea and Flood 2014): one to one, near numbers come to lie far apart."""
+    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return mixed ^ (mixed >> np.uint64(31))
 
 
 def rounded_up(count: int, multiple: int) -> int:

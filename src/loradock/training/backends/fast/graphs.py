@@ -59,7 +59,7 @@ class Graphs:
         self.has_failed = False
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float) -> torch.Tensor:
-        """See `FastModel.loss_and_gradients`; without dropout."""
+        """See `FastModel.loss_and_gradients`."""
         shape = (batch.tokens, batch.rows.numel(), batch.documents.cu_seqlens.numel())
         if shape in self.graphs:
             return self.graphs[shape].replay(batch, scale=scale)

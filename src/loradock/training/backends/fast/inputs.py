@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, flatten, flatten_pooled, rounded_up
@@ -14,13 +16,13 @@ BUCKETS = 8
 DOCUMENTS_MULTIPLE = 32
 
 
-def flat_inputs(micro_batch: MicroBatch, **shape: int) -> tuple[FlatBatch, int]:
+def flat_inputs(micro_batch: MicroBatch, **shape: Any) -> tuple[FlatBatch, int]:
     """The flat tensors of a micro-batch, and their slots."""
     batch = flatten(micro_batch, **shape)
     return batch, batch.tokens
 
 
-def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shape: int) -> tuple[PooledBatch, int]:
+def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shape: Any) -> tuple[PooledBatch, int]:
     """The same of documents to embed; their number fills up to nothing."""
     shape = {name: size for name, size in shape.items() if name != "documents_multiple"}
     batch = flatten_pooled(
@@ -33,10 +35,14 @@ def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shap
     return batch, batch.tokens
 
 
-def filled_up(job: Job) -> dict[str, int]:
+def filled_up(job: Job) -> dict[str, Any]:
     """How micro-batches are filled up: not at all on a CPU; on a GPU to even shapes, with graphs to few of them."""
     plan = job.plan
-    shape = {"pad_token_id": job.tokenizer.pad_token_id, "longest": plan.data.limit_tokens}
+    shape = {
+        "pad_token_id": job.tokenizer.pad_token_id,
+        "longest": plan.data.limit_tokens,
+        "has_dropout": job.config.lora.dropout > 0,
+    }
     if plan.device.value == "cpu":
         return shape
     if not plan.cuda_graphs.value:

@@ -20,9 +20,8 @@ from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 from loradock.training.backends.fast.weights import DenseRoom
 
-SEEDS_A_LAYER = 64
-"""Numbers set aside for the dropout masks of one layer: 16 for each of its four groups."""
-SEEDS_A_GROUP = 16
+ADAPTERS_A_GROUP = 16
+"""Numbers set aside for the adapters of one of a layer's four groups."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -76,44 +75,43 @@ class Layer:
     ) -> None:
         self.parts = parts
         self.qkv, self.output, self.gate_up, self.down = (
-            LinearGroup(modules, adapters, room) for modules in parts.groups()
+            LinearGroup(modules, adapters, room, kernels=kernels, first=ADAPTERS_A_GROUP * (4 * index + group))
+            for group, modules in enumerate(parts.groups())
         )
         self.cos, self.sin = table
         self.attention = attention
         self.kernels = kernels
         self.index = index
 
-    def forward(self, x: torch.Tensor, batch: Tokens, *, seed: int | None) -> tuple[torch.Tensor, LayerKept]:
-        """x [T, hidden] -> [T, hidden], and what backward needs. `seed` is that of the micro-batch's dropout."""
-        y, attention = self._attention_forward(x, batch, seed=seed)
-        z, mlp = self._mlp_forward(y, seed=seed)
+    def forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, LayerKept]:
+        """x [T, hidden] -> [T, hidden], and what backward needs."""
+        y, attention = self._attention_forward(x, batch)
+        z, mlp = self._mlp_forward(y, batch)
         return z, (attention, mlp)
 
-    def recompute(self, x: torch.Tensor, batch: Tokens, *, seed: int | None) -> LayerKept:
+    def recompute(self, x: torch.Tensor, batch: Tokens) -> LayerKept:
         """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
-        y, attention = self._attention_forward(x, batch, seed=seed)
+        y, attention = self._attention_forward(x, batch)
         if self.parts.mlp_out_norm is not None:
-            _, mlp = self._mlp_forward(y, seed=seed)
+            _, mlp = self._mlp_forward(y, batch)
             return attention, mlp
-        rstd, h, gate_up, product = self._mlp_inner(y, seed=seed)
-        h_down = self.down.down(product, seed=self._seed(seed, 3, self.down))
+        rstd, h, gate_up, product = self._mlp_inner(y, batch)
+        h_down = self.down.down(product, keys=batch.keys)
         return attention, MlpKept(x=y, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=None, out_rstd=None)
 
-    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens, *, seed: int | None) -> torch.Tensor:
+    def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
         attention, mlp = kept
-        return self._attention_backward(self._mlp_backward(dz, mlp, seed=seed), attention, batch, seed=seed)
+        return self._attention_backward(self._mlp_backward(dz, mlp, batch), attention, batch)
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""
         return self.qkv, self.output, self.gate_up, self.down
 
-    def _attention_forward(
-        self, x: torch.Tensor, batch: Tokens, *, seed: int | None
-    ) -> tuple[torch.Tensor, AttentionKept]:
+    def _attention_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, AttentionKept]:
         parts = self.parts
         normed, rstd = self._norm(x, parts.attention_norm)
-        joined, h = self.qkv.forward(normed, seed=self._seed(seed, 0, self.qkv))
+        joined, h = self.qkv.forward(normed, keys=batch.keys)
         both, q, k, v = self._split(joined)
         raw_q, q_rstd = q, None
         raw_k, k_rstd = k, None
@@ -125,7 +123,7 @@ class Layer:
         else:
             self._rotate(both, batch, sign=1)
         out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
-        y, h_output = self.output.forward(out.flatten(1), seed=self._seed(seed, 1, self.output))
+        y, h_output = self.output.forward(out.flatten(1), keys=batch.keys)
         unnormed, out_rstd = None, None
         if parts.attention_out_norm is not None:
             unnormed = y
@@ -147,15 +145,12 @@ class Layer:
         )
         return y.add_(x), kept
 
-    def _attention_backward(
-        self, dy: torch.Tensor, kept: AttentionKept, batch: Tokens, *, seed: int | None
-    ) -> torch.Tensor:
+    def _attention_backward(self, dy: torch.Tensor, kept: AttentionKept, batch: Tokens) -> torch.Tensor:
         parts = self.parts
         inner = self._out_norm_backward(dy, kept.unnormed, kept.out_rstd, parts.attention_out_norm)
-        output_seed, qkv_seed = self._seed(seed, 1, self.output), self._seed(seed, 0, self.qkv)
         dh = self.output.backward_b(inner, kept.h_output)
-        dout = self.output.backward_input(inner, dh, seed=output_seed)
-        self.output.backward_a(dh, kept.out.flatten(1), seed=output_seed)
+        dout = self.output.backward_input(inner, dh, keys=batch.keys)
+        self.output.backward_a(dh, kept.out.flatten(1), keys=batch.keys)
         q, k = kept.q, kept.k
         if parts.query_norm is not None and parts.key_norm is not None:
             q, _ = self._head_norm(kept.q, parts.query_norm)
@@ -177,17 +172,17 @@ class Layer:
         dh = self.qkv.backward_b(joined, kept.h)
         if dh is not None:
             normed, _ = self._norm(kept.x, parts.attention_norm)
-            self.qkv.backward_a(dh, normed, seed=qkv_seed)
+            self.qkv.backward_a(dh, normed, keys=batch.keys)
         if self.index == 0:
             return dy  # below the first layer nothing is trained
-        dn = self.qkv.backward_input(joined, dh, seed=qkv_seed)
+        dn = self.qkv.backward_input(joined, dh, keys=batch.keys)
         norm = parts.attention_norm
         return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)
 
-    def _mlp_forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, MlpKept]:
+    def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
-        rstd, h, gate_up, product = self._mlp_inner(x, seed=seed)
-        y, h_down = self.down.forward(product, seed=self._seed(seed, 3, self.down))
+        rstd, h, gate_up, product = self._mlp_inner(x, batch)
+        y, h_down = self.down.forward(product, keys=batch.keys)
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
             unnormed = y
@@ -196,30 +191,29 @@ class Layer:
         return y.add_(x), kept
 
     def _mlp_inner(
-        self, x: torch.Tensor, *, seed: int | None
+        self, x: torch.Tensor, batch: Tokens
     ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
         """The norm's rstd, the adapters' h, gate and up, and what the last product of the half reads."""
         normed, rstd = self._norm(x, self.parts.mlp_norm)
-        gate_up, h = self.gate_up.forward(normed, seed=self._seed(seed, 2, self.gate_up))
+        gate_up, h = self.gate_up.forward(normed, keys=batch.keys)
         gate, up = gate_up.chunk(2, dim=1)
         return rstd, h, gate_up, self.kernels.gate(gate, up, self.parts.activation)
 
-    def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, *, seed: int | None) -> torch.Tensor:
+    def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, batch: Tokens) -> torch.Tensor:
         parts = self.parts
         inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
-        down_seed, gate_seed = self._seed(seed, 3, self.down), self._seed(seed, 2, self.gate_up)
         dh = self.down.backward_b(inner, kept.h_down)
-        dproduct = self.down.backward_input(inner, dh, seed=down_seed)
+        dproduct = self.down.backward_input(inner, dh, keys=batch.keys)
         gate, up = kept.gate_up.chunk(2, dim=1)
         product = self.kernels.gate_backward_(dproduct, gate, up, parts.activation)
-        self.down.backward_a(dh, product, seed=down_seed)
+        self.down.backward_a(dh, product, keys=batch.keys)
         del dproduct, product
         dh = self.gate_up.backward_b(kept.gate_up, kept.h)
         if dh is not None:
             normed, _ = self._norm(kept.x, parts.mlp_norm)
-            self.gate_up.backward_a(dh, normed, seed=gate_seed)
+            self.gate_up.backward_a(dh, normed, keys=batch.keys)
             del normed
-        dn = self.gate_up.backward_input(kept.gate_up, dh, seed=gate_seed)
+        dn = self.gate_up.backward_input(kept.gate_up, dh, keys=batch.keys)
         norm = parts.mlp_norm
         return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dz)
 
@@ -253,8 +247,3 @@ class Layer:
         heads = joined.view(joined.shape[0], queries + 2 * keys, size)
         q, k, v = heads.split([queries, keys, keys], dim=1)
         return heads[:, : queries + keys], q, k, v
-
-    def _seed(self, seed: int | None, group: int, layers: LinearGroup) -> int | None:
-        if seed is None or not layers.dropout:
-            return None
-        return seed + SEEDS_A_LAYER * self.index + SEEDS_A_GROUP * group

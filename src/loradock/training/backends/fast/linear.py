@@ -7,8 +7,8 @@ For layer i with frozen weight W_i [out_i, in], A_i [r, in], B_i [out_i, r] and 
 
     dB_i = s dy_i^T h_i,   dh_i = s dy_i B_i,   dA_i = dh_i^T x,   dx = dy W + dh A, both stacked
 
-With dropout each adapter reads x under a mask of its own (as PEFT has it), which follows from a seed and is drawn again
-in backward rather than kept.
+With dropout each adapter reads x under a mask of its own (as PEFT has it), which follows from the keys of the tokens
+and is made again in backward rather than kept: `kernels.base.Dropout`.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import torch
 from torch.nn.functional import linear
 
 from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.kernels import Dropout, Kernels
 from loradock.training.backends.fast.weights import DenseRoom, FrozenWeight
 
 ADAPTER = "default"
@@ -59,15 +61,24 @@ class Adapter:
 
 
 class LinearGroup:
-    """Layers with a common input. `a` and `fresh_a` are [sum of r, in]; None where no layer has an adapter."""
+    """Layers with a common input. `a` and `fresh_a` are [sum of r, in]; None where no layer has an adapter.
 
-    def __init__(self, modules: Sequence[Any], adapters: FlatAdapters, room: DenseRoom) -> None:
+    `first`: the number of its first adapter in the model. Raises Unfit for dropout before adapters of several ranks.
+    """
+
+    def __init__(
+        self, modules: Sequence[Any], adapters: FlatAdapters, room: DenseRoom, *, kernels: Kernels, first: int
+    ) -> None:
         bases = [base_of(module) for module in modules]
         self.weight = FrozenWeight(bases, room)
         self.bias = joined_bias(bases)
         adapted = [module for module in modules if is_adapted(module)]
+        self.kernels, self.first = kernels, first
         self.dropout = max((drop_share(module) for module in adapted), default=0.0)
         self.stack = [module.lora_A[ADAPTER].weight for module in adapted]
+        self.rank = max((a.shape[0] for a in self.stack), default=0)
+        if self.dropout and any(a.shape[0] != self.rank for a in self.stack):
+            raise Unfit("adapters that read one input have several ranks, and a dropout")
         self.a, self.fresh_a = self._stacked(adapters)
         self.adapters: list[Adapter] = []
         output = rank = 0
@@ -91,9 +102,9 @@ class LinearGroup:
         self.a, self.fresh_a = self._stacked(adapters)
         self.adapters = [replace(adapter, **views_of(adapter.parameter, adapters)) for adapter in self.adapters]
 
-    def forward(self, x: torch.Tensor, *, seed: int | None) -> tuple[torch.Tensor, torch.Tensor | None]:
-        """x [T, in] -> y [T, sum of out], and h [T, sum of r] for backward. `seed`: None without dropout."""
-        h = self.down(x, seed=seed)
+    def forward(self, x: torch.Tensor, *, keys: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x [T, in] -> y [T, sum of out], and h [T, sum of r] for backward. `keys`: see `Tokens`."""
+        h = self.down(x, keys=keys)
         y = linear(x, self.weight.dense(x.dtype), self.bias if self.bias is None else self.bias.to(x.dtype))
         if h is not None:
             for each in self.adapters:
@@ -111,31 +122,36 @@ class LinearGroup:
             dh[:, each.ranks].addmm_(part, each.b, beta=0, alpha=each.scale)
         return dh
 
-    def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, *, seed: int | None) -> torch.Tensor:
+    def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, *, keys: torch.Tensor) -> torch.Tensor:
         """dx [T, in], of all layers together."""
         dx = torch.mm(dy, self.weight.dense(dy.dtype))
-        if dh is not None:
-            self._add_input_gradient(dx, dh, seed)
-        return dx
+        if dh is None or self.a is None:
+            return dx
+        if dropout := self._dropout(keys):
+            self.kernels.lora_down_backward_x_(dx, dh, self.a, dropout, rank=self.rank)
+            return dx
+        return dx.addmm_(dh, self.a)
 
-    def backward_a(self, dh: torch.Tensor | None, x: torch.Tensor, *, seed: int | None) -> None:
+    def backward_a(self, dh: torch.Tensor | None, x: torch.Tensor, *, keys: torch.Tensor) -> None:
         """The gradients of A from dh [T, sum of r] and the layers' input x [T, in]."""
         if dh is None or self.fresh_a is None:
             return
-        if seed is None:
+        if dropout := self._dropout(keys):
+            self.kernels.lora_down_backward_a(dh, x, dropout, rank=self.rank, out=self.fresh_a)
+        else:
             torch.mm(dh.t(), x, out=self.fresh_a)
-            return
-        for index, each in enumerate(self.adapters):
-            torch.mm(dh[:, each.ranks].t(), self._dropped(x, seed, index), out=self.fresh_a[each.ranks])
 
-    def down(self, x: torch.Tensor, *, seed: int | None) -> torch.Tensor | None:
+    def down(self, x: torch.Tensor, *, keys: torch.Tensor) -> torch.Tensor | None:
         """h alone, [T, sum of r]; None where no layer has an adapter."""
         if self.a is None:
             return None
-        if seed is None:
-            return linear(x, self.a)
-        parts = [linear(self._dropped(x, seed, i), self.a[each.ranks]) for i, each in enumerate(self.adapters)]
-        return torch.cat(parts, dim=1)
+        if dropout := self._dropout(keys):
+            return self.kernels.lora_down(x, self.a, dropout, rank=self.rank)
+        return linear(x, self.a)
+
+    def _dropout(self, keys: torch.Tensor) -> Dropout | None:
+        """The masks of this group; None where nothing is dropped."""
+        return Dropout(keys, self.first, self.dropout) if self.dropout and keys.numel() else None
 
     def _stacked(self, adapters: FlatAdapters) -> tuple[torch.Tensor, torch.Tensor] | tuple[None, None]:
         """All A and their fresh gradients."""
@@ -144,25 +160,6 @@ class LinearGroup:
         shape = (sum(a.shape[0] for a in self.stack), self.stack[0].shape[1])
         working, fresh = (adapters.view(flat, self.stack, shape) for flat in (adapters.working, adapters.fresh))
         return working, fresh
-
-    def _add_input_gradient(self, dx: torch.Tensor, dh: torch.Tensor, seed: int | None) -> None:
-        a = self.a
-        if a is None:
-            return
-        if seed is None:
-            dx.addmm_(dh, a)
-            return
-        for index, each in enumerate(self.adapters):
-            part = torch.mm(dh[:, each.ranks], a[each.ranks])
-            dx.add_(part.mul_(self._mask(part, seed, index)), alpha=1 / (1 - self.dropout))
-
-    def _dropped(self, x: torch.Tensor, seed: int, index: int) -> torch.Tensor:
-        return (x * self._mask(x, seed, index)).mul_(1 / (1 - self.dropout))
-
-    def _mask(self, like: torch.Tensor, seed: int, index: int) -> torch.Tensor:
-        """0 or 1, of the shape of `like`; the same for the same seed and index."""
-        generator = torch.Generator(like.device).manual_seed(seed + index)
-        return torch.empty_like(like).bernoulli_(1 - self.dropout, generator=generator)
 
 
 def views_of(b: torch.nn.Parameter, adapters: FlatAdapters) -> dict[str, torch.Tensor]:

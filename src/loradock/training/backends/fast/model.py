@@ -96,81 +96,75 @@ class FastModel:
             for group in layer.groups():
                 group.weight.keep(self.dtype if index >= first else None)
 
-    def loss_and_gradients(self, batch: FlatBatch, *, scale: float, seed: int | None = None) -> torch.Tensor:
+    def loss_and_gradients(self, batch: FlatBatch, *, scale: float) -> torch.Tensor:
         """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.
 
-        The gradients of the same are added to `adapters.gradient`. `seed` is that of the dropout masks, None for none.
+        The gradients of the same are added to `adapters.gradient`.
         """
-        x, kept = self._forward(batch, seed=seed)
+        x, kept = self._forward(batch)
         loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
         del x
-        self._backward(gradient, kept, batch, seed=seed)
+        self._backward(gradient, kept, batch)
         return loss
 
     def loss(self, batch: FlatBatch) -> torch.Tensor:
-        """The summed negative log-likelihood of the supervised tokens, in nats, without dropout."""
+        """The summed negative log-likelihood of the supervised tokens, in nats."""
         x = self._embed(batch)
         for layer in self.layers:
-            x = layer.forward(x, batch, seed=None)[0]  # what it keeps goes at once
+            x = layer.forward(x, batch)[0]  # what it keeps goes at once
         return self.head.loss(x, batch)
 
-    def vectors(self, batch: PooledBatch, *, seed: int | None = None) -> torch.Tensor:
+    def vectors(self, batch: PooledBatch) -> torch.Tensor:
         """Documents' vectors, float32 [documents, hidden]; nothing is kept for backward."""
         x = self._embed(batch)
         for layer in self.layers:
-            x = layer.forward(x, batch, seed=seed)[0]
+            x = layer.forward(x, batch)[0]
         return self.pooler.forward(x, batch)
 
-    def vectors_kept(
-        self, batch: PooledBatch, *, seed: int | None = None
-    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+    def vectors_kept(self, batch: PooledBatch) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """The same, and what adds the adapters' gradients, from those of the vectors, to `adapters.gradient`, once."""
-        x, kept = self._forward(batch, seed=seed)
+        x, kept = self._forward(batch)
 
         def backward(gradient: torch.Tensor) -> None:
-            self._backward(self.pooler.backward(gradient, x, batch), kept, batch, seed=seed)
+            self._backward(self.pooler.backward(gradient, x, batch), kept, batch)
 
         return self.pooler.forward(x, batch), backward
 
-    def scores(self, batch: FlatBatch, *, seed: int | None = None) -> torch.Tensor:
+    def scores(self, batch: FlatBatch) -> torch.Tensor:
         """Documents' log-probabilities, float32 [documents], in nats; nothing is kept for backward."""
         x = self._embed(batch)
         for layer in self.layers:
-            x = layer.forward(x, batch, seed=seed)[0]
+            x = layer.forward(x, batch)[0]
         return self.head.scores(x, batch)
 
-    def scores_kept(
-        self, batch: FlatBatch, *, seed: int | None = None
-    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
+    def scores_kept(self, batch: FlatBatch) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """The same, and what adds the adapters' gradients, from those of the sums, to `adapters.gradient`, once."""
-        x, kept = self._forward(batch, seed=seed)
+        x, kept = self._forward(batch)
 
         def backward(gradient: torch.Tensor) -> None:
             weighted = replace(batch, weights=-gradient[batch.owners] * batch.weights)
-            self._backward(self.head.loss_and_gradient(x, weighted, scale=1.0)[1], kept, batch, seed=seed)
+            self._backward(self.head.loss_and_gradient(x, weighted, scale=1.0)[1], kept, batch)
 
         return self.head.scores(x, batch), backward
 
-    def _forward(self, batch: Tokens, *, seed: int | None) -> tuple[torch.Tensor, list[LayerKept | torch.Tensor]]:
+    def _forward(self, batch: Tokens) -> tuple[torch.Tensor, list[LayerKept | torch.Tensor]]:
         """The states after the last layer, and what backward needs of each."""
         x = self._embed(batch)
         kept: list[LayerKept | torch.Tensor] = []
         for index, layer in enumerate(self.layers):
             before = x
-            x, all_kept = layer.forward(x, batch, seed=seed)
+            x, all_kept = layer.forward(x, batch)
             kept.append(before if index < self.checkpointed else all_kept)
             del all_kept
         return x, kept
 
-    def _backward(
-        self, gradient: torch.Tensor, kept: list[LayerKept | torch.Tensor], batch: Tokens, *, seed: int | None
-    ) -> None:
+    def _backward(self, gradient: torch.Tensor, kept: list[LayerKept | torch.Tensor], batch: Tokens) -> None:
         """From the gradient of the last states, whose storage it takes; what was kept goes as it is used."""
         for layer in reversed(self.layers):
             held = kept.pop()
             if isinstance(held, torch.Tensor):
-                held = layer.recompute(held, batch, seed=seed)
-            gradient = layer.backward(gradient, held, batch, seed=seed)
+                held = layer.recompute(held, batch)
+            gradient = layer.backward(gradient, held, batch)
             del held
         self.adapters.accumulate()
 

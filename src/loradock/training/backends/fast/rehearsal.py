@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -19,12 +20,12 @@ NOISE_BYTES = 256 << 20
 """A difference below this is cuBLAS' workspace and small tensors: no share of it says anything."""
 
 
-def found(model: FastModel, job: Job, *, seed: int | None) -> Decision:
+def found(model: FastModel, job: Job) -> Decision:
     """Make the pass on the GPU, and say what it took there, in GiB, and what was expected.
 
     torch.OutOfMemoryError where it does not fit.
     """
-    rehearse(model, job, seed=seed)
+    rehearse(model, job)
     peak = torch.cuda.max_memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     return compared(peak, job.plan.memory_bytes)
@@ -38,9 +39,12 @@ def compared(peak: int, parts: Mapping[str, int]) -> Decision:
     return Decision(name="largest pass", value=f"{peak / 2**30:.1f} GiB", why=why)
 
 
-def rehearse(model: FastModel, job: Job, *, seed: int | None) -> None:
-    """Forward and backward of the largest batch, dropout's masks by `seed`. The next step clears the gradients."""
-    model.loss_and_gradients(largest(model, job), scale=0.0, seed=seed)
+def rehearse(model: FastModel, job: Job) -> None:
+    """Forward and backward of the largest batch, with dropout where the run has it. The next step clears gradients."""
+    batch = largest(model, job)
+    if job.config.lora.dropout:
+        batch = replace(batch, keys=torch.arange(batch.tokens, device=batch.ids.device))
+    model.loss_and_gradients(batch, scale=0.0)
 
 
 def largest(model: FastModel, job: Job) -> FlatBatch:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from loradock.errors import ConfigError
-from loradock.training.backends.fast.kernels import fused, kernels_for, launch
+from loradock.training.backends.fast.kernels import Dropout, fused, kernels_for, launch
 
 POINTERS = {
     torch.float32: "*fp32", torch.float16: "*fp16", torch.bfloat16: "*bf16", torch.int32: "*i32", torch.int64: "*i64",
@@ -50,7 +51,7 @@ def source_of(kernel: Any, args: tuple[Any, ...], constexprs: dict[str, Any]) ->
                 signature[name] = "i32"
             case float():
                 signature[name] = "fp32"
-        if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0 and name != "rows"):
+        if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0 and name not in ("rows", "first")):
             attributes[(place,)] = [["tt.divisibility", 16]]
     return ASTSource(kernel, signature, constexprs=constexprs, attrs=attributes)
 
@@ -125,6 +126,37 @@ def test_so_do_their_other_forms(compiled: Callable[[int], Compile]) -> None:
         lambda: fused.cross_entropy_(x, targets, rstd, with_gradient=False),
     ):
         assert compile_call(call)["cubin"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("rank", [8, 64, 256])
+@pytest.mark.parametrize("capability", [75, 80, 90, 100, 120])
+def test_dropout_compiles_for_every_card_without_spills(
+    capability: int, rank: int, dtype: torch.dtype, compiled: Callable[[int], Compile]
+) -> None:
+    if capability == 75 and dtype == torch.bfloat16:
+        dtype = torch.float16  # what such a card is given
+    compile_call = compiled(capability)
+    x, a, dh = (torch.empty(*shape, dtype=dtype) for shape in ((256, 4096), (3 * rank, 4096), (256, 3 * rank)))
+    dropout = Dropout(torch.empty(256, dtype=torch.int64), 16, 0.05)
+    for call in (
+        lambda: fused.lora_down(x, a, dropout, rank=rank),
+        lambda: fused.lora_down_backward_a(dh, x, dropout, rank=rank, out=a),
+        lambda: fused.lora_down_backward_x_(x, dh, a, dropout, rank=rank),
+    ):
+        usage = resource_usage(compile_call(call)["cubin"])
+        if capability > 75:  # where tensor cores are not used the sums take more
+            assert " STACK:0 " in usage, usage  # registers that do not fit lie on the stack
+        assert int(usage.split(" SHARED:")[1].split()[0]) <= 64 << 10  # the least of these cards
+
+
+def resource_usage(cubin: bytes) -> str:
+    """What cuobjdump tells of a kernel: REG, STACK, SHARED, LOCAL in bytes."""
+    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
+        file.write(cubin)
+        file.flush()
+        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def test_triton_asked_for_without_a_gpu_is_refused() -> None:

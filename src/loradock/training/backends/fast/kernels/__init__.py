@@ -1,4 +1,4 @@
-"""The elementwise kernels of the fast engine: in plain torch (`plain`) and in Triton (`fused`), one interface (`base`).
+"""The kernels of the fast engine: in plain torch (`plain`) and in Triton (`fused`), one interface (`base`).
 
 Liger's kernels are not used: its RMSNorm also makes the gradient of the weight, which is frozen here, and cannot add to
 the residual's gradient; its RoPE copies to other layouts and wants a table row for each token; its cross entropy waits
@@ -11,9 +11,9 @@ import torch
 
 from loradock.errors import ConfigError
 from loradock.training.backends.fast.kernels import plain
-from loradock.training.backends.fast.kernels.base import Activation, Kernels
+from loradock.training.backends.fast.kernels.base import Activation, Dropout, Kernels
 
-__all__ = ["Activation", "Kernels", "kernels_for"]
+__all__ = ["Activation", "Dropout", "Kernels", "kernels_for"]
 
 
 def kernels_for(device: torch.device, asked: str) -> Kernels:

@@ -9,11 +9,42 @@ no gradient is recorded. A trailing underscore means that arguments are overwrit
 
 from __future__ import annotations
 
-from typing import Literal, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
 Activation = Literal["silu", "gelu_tanh", "gelu"]
+
+
+class Dropout(NamedTuple):
+    """The masks over x [T, n], one before each adapter that reads it.
+
+    What is dropped follows from the token, the column and the adapter alone, so that a mask is made again where it is
+    needed and never stored. `keys` int64 [T] are evenly spread random numbers, one a token; the adapters of a call are
+    number `first`, `first + 1`, ... of the model. For adapter i, with odd constants G, M, N of 64 bits, m and n of 32:
+
+        z = (key + i G) M,   z = (z ^ z >> 32) N,   z = z ^ z >> 32,   row = z >> 32,   row' = z's low half
+        c(j) = j m,   c = (c ^ c >> 15) n,   c = c ^ c >> 16,   column = c(j),   column' = c(-1 - j)
+        w = (row | 1) (column | 1)  xor  (row' | 1) (column' | 1)
+
+    Products wrap, shifts keep the sign, w is a signed number of 32 bits: each of its products is a multiply-shift hash
+    (Dietzfelbinger et al. 1997), whose weak pairs of columns differ between the two. x is dropped where w is among the
+    lowest `share` (0 < share < 1).
+    """
+
+    keys: Tensor
+    first: int
+    share: float
+
+    @property
+    def highest_dropped(self) -> int:
+        """The largest w that is dropped."""
+        return round(self.share * 2**32) - 2**31 - 1
+
+    @property
+    def scale(self) -> float:
+        """What is kept is multiplied by it."""
+        return 1 / (1 - self.share)
 
 
 class Kernels(Protocol):
@@ -79,4 +110,19 @@ class Kernels(Protocol):
         With softcap the logits are capped first, cap * tanh(logits / cap) (Gemma 2, arXiv 2408.00118), and the gradient
         is to the logits before it. The online softmax of the fused form is Milakov and Gimelshein's, arXiv 1805.02867.
         """
+        ...
+
+    def lora_down(self, x: Tensor, a: Tensor, dropout: Dropout, *, rank: int) -> Tensor:
+        """h [T, k * rank], new, in x's dtype: of k adapters, each over x under its own mask, times 1 / (1 - share).
+
+        x [T, n] and a [k * rank, n], contiguous, the A matrices one below the other, are of one dtype.
+        """
+        ...
+
+    def lora_down_backward_a(self, dh: Tensor, x: Tensor, dropout: Dropout, *, rank: int, out: Tensor) -> None:
+        """The gradient to A, [k * rank, n], into `out`, contiguous; dh [T, k * rank] is that to `lora_down`'s h."""
+        ...
+
+    def lora_down_backward_x_(self, dx: Tensor, dh: Tensor, a: Tensor, dropout: Dropout, *, rank: int) -> None:
+        """Add the gradient to x, of all adapters, to dx [T, n]."""
         ...

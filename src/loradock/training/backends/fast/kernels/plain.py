@@ -14,6 +14,12 @@ from torch import Tensor
 from torch.nn import functional
 
 from loradock.training.backends.fast.kernels.base import Activation
+from loradock.training.backends.fast.kernels.dropped import lora_down, lora_down_backward_a, lora_down_backward_x_
+
+__all__ = [
+    "NAME", "cross_entropy_", "gate", "gate_backward_", "lora_down", "lora_down_backward_a", "lora_down_backward_x_",
+    "rms_norm", "rms_norm_backward", "rope_",
+]  # fmt: skip
 
 NAME: str = "torch"
 CPU_ELEMENTS_AT_ONCE = 1 << 17  # a thread, of each tensor: half a MiB in float32
