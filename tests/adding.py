@@ -11,8 +11,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import loradock
 from faults.forking import Forking
+
+import loradock
 
 PAGE = Path(__file__).parents[1] / "docs" / "adding.md"
 
@@ -41,7 +42,7 @@ Typing = Callable[..., subprocess.CompletedProcess[str]]
 
 @contextmanager
 def forked(folder: Path) -> Iterator[Typing]:
-    """Commands of the package that lies in the folder, once it is complete: forked from a process that has it imported."""
+    """Commands of the package that lies in the folder, once it is complete, from a process that has it imported."""
     parent = Forking(str(folder))
     try:
         yield parent.run
