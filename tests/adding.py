@@ -7,7 +7,11 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from faults.forking import Forking
 
 import loradock
 
@@ -21,10 +25,8 @@ def parts_of(section: str) -> list[str]:
 
 
 def copied(folder: Path) -> Path:
-    """A copy of the package in the folder."""
-    package = folder / "loradock"
-    shutil.copytree(Path(loradock.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    return package
+    """A copy of the package in the folder, with what is compiled of it."""
+    return Path(shutil.copytree(Path(loradock.__file__).parent, folder / "loradock"))
 
 
 def insert(table: Path, line: str, *, after: str) -> None:
@@ -32,6 +34,20 @@ def insert(table: Path, line: str, *, after: str) -> None:
     text = table.read_text("utf-8")
     assert text.count(after) == 1, after
     table.write_text(text.replace(after, after + line), "utf-8")
+
+
+Typing = Callable[..., subprocess.CompletedProcess[str]]
+"""`typed`, or what is typed to a process that has the package imported: of the folder and the words of a command."""
+
+
+@contextmanager
+def forked(folder: Path) -> Iterator[Typing]:
+    """Commands of the package that lies in the folder, once it is complete, from a process that has it imported."""
+    parent = Forking(str(folder))
+    try:
+        yield parent.run
+    finally:
+        parent.end()
 
 
 def typed(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -19,7 +19,21 @@ if TYPE_CHECKING:
 ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
 # Its tests share one built image and look at all that the engine holds: one process runs them, and starts with them.
 ONE_SHARE = "image"
-LONG_ONES = (ONE_SHARE, "published", "real")
+LONG_ONES = (
+    ONE_SHARE,
+    "published",
+    "real",
+    "test_readme.py",
+    "fuzz",
+    "faults/test_campaign.py",
+    "commands/test_train.py",
+    "env_check/test_env_check.py",
+    "kubernetes/kinds/test_kube_play.py",
+    "fakegpu",
+    "training/test_adding.py",
+    "commands/test_diagnose.py",
+    "faults",
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,8 +83,9 @@ def is_worker(config: pytest.Config) -> bool:
 
 def turn(item: pytest.Item) -> int:
     """The long ones begin first, so that no process ends long after the other."""
-    folder = share_of(item.nodeid).partition("/")[0]
-    return LONG_ONES.index(folder) if folder in LONG_ONES else len(LONG_ONES)
+    file = item.nodeid.partition("::")[0].removeprefix("tests/")
+    found = (place for place, start in enumerate(LONG_ONES) if file == start or file.startswith(f"{start}/"))
+    return next(found, len(LONG_ONES))
 
 
 def share_of(nodeid: str) -> str:

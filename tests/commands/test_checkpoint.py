@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from faults.forking import Forking
 from peft import LoraConfig, PeftModel, get_peft_model
 from safetensors.torch import load_file
 from tiny import copy_tree
@@ -25,19 +26,18 @@ RUN_ID = "0123456789abcdef"
 ADAPTER = "adapter_model.safetensors"
 
 
-@dataclass(frozen=True)
-class Ended:
-    """What the command printed, and what it ended with."""
-
-    code: int
-    out: str
-    error: str
+Checkpoint = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def checkpoint(*arguments: object) -> Ended:
-    command = [sys.executable, "-m", "loradock", "checkpoint", *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
-    return Ended(done.returncode, done.stdout, done.stderr)
+@pytest.fixture(scope="module")
+def checkpoint(forking: Forking, tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
+    """`loradock checkpoint` with these arguments, forked."""
+    place = tmp_path_factory.mktemp("place")
+
+    def ended(*arguments: object) -> subprocess.CompletedProcess[str]:
+        return forking.run(place, "checkpoint", *map(str, arguments))
+
+    return ended
 
 
 @pytest.fixture(scope="module")
@@ -85,71 +85,73 @@ def tree(directory: Path) -> dict[str, bytes]:
     return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
 
 
-def test_list_names_step_size_time_and_where_the_run_continues(run: Path) -> None:
+def test_list_names_step_size_time_and_where_the_run_continues(checkpoint: Checkpoint, run: Path) -> None:
     ended = checkpoint("list", run)
-    assert ended.code == 0
-    head, *lines = ended.out.splitlines()
+    assert ended.returncode == 0
+    head, *lines = ended.stdout.splitlines()
     assert head.split() == ["step", "size", "committed", "(UTC)", "state"]
     assert [line.split()[0] for line in lines] == ["5", "10", "15"]
     assert "KiB" in lines[0]
     assert [line.endswith("ok, the run continues from it") for line in lines] == [False, False, True]
 
 
-def test_list_sees_a_file_that_is_cut_off_and_what_was_set_aside(run: Path) -> None:
+def test_list_sees_a_file_that_is_cut_off_and_what_was_set_aside(checkpoint: Checkpoint, run: Path) -> None:
     file = run / "checkpoints" / "checkpoint-15" / "training_state.pt"
     size = file.stat().st_size
     file.write_bytes(file.read_bytes()[:100])
     (run / "checkpoints" / "checkpoint-5").rename(run / "checkpoints" / "checkpoint-5.set-aside-1")
-    content = json.loads(checkpoint("list", run, "--json").out)
+    content = json.loads(checkpoint("list", run, "--json").stdout)
     newest, older = content["checkpoints"]
     assert newest["problem"] == f"training_state.pt has 100 bytes instead of {size}"
     assert (newest["is_newest"], newest["is_continued_from"]) == (True, False)
     assert (older["step"], older["problem"], older["is_continued_from"]) == (10, None, True)
     assert content["set_aside"] == ["checkpoint-5.set-aside-1"]
-    assert "set aside: checkpoint-5.set-aside-1" in checkpoint("list", run).out
+    assert "set aside: checkpoint-5.set-aside-1" in checkpoint("list", run).stdout
 
 
-def test_verify_says_83_for_a_flipped_bit_in_the_newest_and_names_what_to_do(run: Path) -> None:
-    assert checkpoint("verify", run).code == 0
+def test_verify_says_83_for_a_flipped_bit_in_the_newest_and_names_what_to_do(checkpoint: Checkpoint, run: Path) -> None:
+    assert checkpoint("verify", run).returncode == 0
     before = tree(run)
     flip(run / "checkpoints" / "checkpoint-15" / ADAPTER)
     ended = checkpoint("verify", run, "--json")
-    assert ended.code == 83
-    assert json.loads(ended.out)["checkpoints"][0]["problem"] == f"{ADAPTER} was changed"
-    assert f"checkpoint-15: {ADAPTER} was changed" in ended.error
-    assert f"hint: loradock train --resume --output {run} sets it aside and continues from step 10" in ended.error
+    assert ended.returncode == 83
+    assert json.loads(ended.stdout)["checkpoints"][0]["problem"] == f"{ADAPTER} was changed"
+    assert f"checkpoint-15: {ADAPTER} was changed" in ended.stderr
+    assert f"hint: loradock train --resume --output {run} sets it aside and continues from step 10" in ended.stderr
     assert tree(run).keys() == before.keys()
 
 
-def test_verify_of_an_older_damaged_one_tells_it_and_ends_well(run: Path) -> None:
+def test_verify_of_an_older_damaged_one_tells_it_and_ends_well(checkpoint: Checkpoint, run: Path) -> None:
     flip(run / "checkpoints" / "checkpoint-5" / ADAPTER)
     ended = checkpoint("verify", run)
-    assert ended.code == 0
-    assert f"{ADAPTER} was changed" in ended.out
+    assert ended.returncode == 0
+    assert f"{ADAPTER} was changed" in ended.stdout
 
 
-def test_verify_refuses_where_none_is_good_none_is_there_or_they_are_of_another_run(run: Path, tmp_path: Path) -> None:
+def test_verify_refuses_where_none_is_good_none_is_there_or_they_are_of_another_run(
+    checkpoint: Checkpoint, run: Path, tmp_path: Path
+) -> None:
     record = json.loads((run / "run.json").read_text())
     (run / "run.json").write_text(json.dumps({**record, "run_id": "other"}))
     foreign = checkpoint("verify", run)
-    assert foreign.code == 83
-    assert f"it belongs to another run: {RUN_ID}" in foreign.error
-    assert "no checkpoint is good" in foreign.error
+    assert foreign.returncode == 83
+    assert f"it belongs to another run: {RUN_ID}" in foreign.stderr
+    assert "no checkpoint is good" in foreign.stderr
     (run / "checkpoints").rename(tmp_path / "away")
-    assert checkpoint("verify", run).code == 83
-    assert checkpoint("list", run).out == f"{run} has no checkpoint yet\n"
+    assert checkpoint("verify", run).returncode == 83
+    assert checkpoint("list", run).stdout == f"{run} has no checkpoint yet\n"
     (run / "run.json").unlink()
     nothing = checkpoint("list", run)
-    assert (nothing.code, nothing.error.splitlines()[0]) == (66, f"error: there is no run in {run}")
+    assert (nothing.returncode, nothing.stderr.splitlines()[0]) == (66, f"error: there is no run in {run}")
 
 
 def test_export_writes_an_adapter_that_plain_peft_loads_with_its_tokenizer_and_template(
-    run: Path, tmp_path: Path, model: Any, llama: Path
+    checkpoint: Checkpoint, run: Path, tmp_path: Path, model: Any, llama: Path
 ) -> None:
     output, before = tmp_path / "new" / "adapter", tree(run)
     output.mkdir(parents=True)  # an empty folder is taken
     ended = checkpoint("export", run, "--output", output)
-    assert (ended.code, ended.error) == (0, f"{output}: the adapter of step 15, verified\n")
+    assert (ended.returncode, ended.stderr) == (0, f"{output}: the adapter of step 15, verified\n")
     settings = json.loads((output / "adapter_config.json").read_text())
     assert (settings["base_model_name_or_path"], settings["revision"]) == (str(llama.resolve()), None)
     again = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(llama), output)
@@ -162,43 +164,49 @@ def test_export_writes_an_adapter_that_plain_peft_loads_with_its_tokenizer_and_t
     assert [path.name for path in output.parent.iterdir()] == ["adapter"]
 
 
-def test_export_takes_the_newest_good_one_or_the_step_that_is_asked_for(run: Path, tmp_path: Path) -> None:
+def test_export_takes_the_newest_good_one_or_the_step_that_is_asked_for(
+    checkpoint: Checkpoint, run: Path, tmp_path: Path
+) -> None:
     flip(run / "checkpoints" / "checkpoint-15" / ADAPTER)
     ended = checkpoint("export", run, "--output", tmp_path / "newest")
-    assert ended.error.splitlines() == [
+    assert ended.stderr.splitlines() == [
         f"warning: checkpoint-15: {ADAPTER} was changed",
         f"{tmp_path / 'newest'}: the adapter of step 10, verified",
     ]
     assert load_file(tmp_path / "newest" / ADAPTER).keys()
     asked = checkpoint("export", run, "--output", tmp_path / "fifteen", "--step", 15)
-    assert asked.code == 83
-    assert "error: checkpoint-15 is not good" in asked.error
+    assert asked.returncode == 83
+    assert "error: checkpoint-15 is not good" in asked.stderr
     missing = checkpoint("export", run, "--output", tmp_path / "seven", "--step", 7)
-    assert (missing.code, "there is no checkpoint-7" in missing.error) == (83, True)
+    assert (missing.returncode, "there is no checkpoint-7" in missing.stderr) == (83, True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["newest", "run"]
 
 
-def test_export_refuses_an_output_that_is_there_and_a_base_that_is_gone(run: Path, tmp_path: Path) -> None:
+def test_export_refuses_an_output_that_is_there_and_a_base_that_is_gone(
+    checkpoint: Checkpoint, run: Path, tmp_path: Path
+) -> None:
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "somebody's").touch()
-    assert checkpoint("export", run, "--output", tmp_path / "there").code == 64
+    assert checkpoint("export", run, "--output", tmp_path / "there").returncode == 64
     record = json.loads((run / "run.json").read_text())
     record["base"] = {"name": "someone/model", "revision": "abc", "path": "/gone"}
     (run / "run.json").write_text(json.dumps(record))
     gone = checkpoint("export", run, "--output", tmp_path / "new")
-    assert gone.code == 66
-    assert "hint: hf download someone/model --revision abc" in gone.error
+    assert gone.returncode == 66
+    assert "hint: hf download someone/model --revision abc" in gone.stderr
     assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("init", ["pissa", "olora"])
-def test_export_refuses_an_adapter_whose_base_was_changed(run: Path, tmp_path: Path, init: str) -> None:
+def test_export_refuses_an_adapter_whose_base_was_changed(
+    checkpoint: Checkpoint, run: Path, tmp_path: Path, init: str
+) -> None:
     record = json.loads((run / "run.json").read_text())
     record["config"]["lora"]["init"] = init
     (run / "run.json").write_text(json.dumps(record))
     ended = checkpoint("export", run, "--output", tmp_path / "new")
-    assert ended.code == 78
-    assert f"hint: loradock train --resume --output {run} ends the run, whose adapter/ is right" in ended.error
+    assert ended.returncode == 78
+    assert f"hint: loradock train --resume --output {run} ends the run, whose adapter/ is right" in ended.stderr
 
 
 def test_list_needs_no_training_library() -> None:

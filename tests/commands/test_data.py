@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
+from faults.forking import Forking
 from matplotlib.colors import to_rgb
 from matplotlib.image import imread
 from terminal import lines_at
@@ -51,10 +52,11 @@ def test_a_person_reads_tables_a_histogram_and_what_to_type(stats: Any, rows: Pa
     assert ended.stderr == ""
 
 
-def test_80_columns_cut_no_word_and_no_figure(stats: Any, llama: Path, tmp_path: Path) -> None:
+def test_80_columns_cut_no_word_and_no_figure(llama: Path, tmp_path: Path, forking: Forking) -> None:
     file = tmp_path / "[bold]rows.jsonl"
     write_rows(file, rows=200, longest=60)
-    lines = lines_at(80, "data", "stats", "--model", llama, "--data", file, "--lengths", "64,128,256,384,512")
+    words = ("data", "stats", "--model", llama, "--data", file, "--lengths", "64,128,256,384,512")
+    lines = lines_at(forking, tmp_path, 80, *words)
     assert max(map(len, lines)) <= 80
     assert {"supervised", "answer", "dropped", "padded,"} <= set(" ".join(lines).split())
     assert any(re.fullmatch(r"\(\d+: recommended.*\)", line.strip()) for line in lines)
@@ -191,8 +193,8 @@ def test_without_a_model_characters_and_words_are_counted_and_what_a_tokenizer_a
     assert any("padding" in each for each in found["tokenizer_adds"])
 
 
-def test_without_a_model_80_columns_are_enough(rows: Path) -> None:
-    assert max(map(len, lines_at(80, "data", "stats", "--data", rows))) <= 80
+def test_without_a_model_80_columns_are_enough(rows: Path, tmp_path: Path, forking: Forking) -> None:
+    assert max(map(len, lines_at(forking, tmp_path, 80, "data", "stats", "--data", rows))) <= 80
 
 
 @pytest.mark.parametrize("option", [("--lengths", "64"), ("--png", "rows.png")])

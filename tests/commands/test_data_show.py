@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from faults.forking import Forking
 from terminal import lines_at
 
 from loradock.cli import cli
@@ -86,8 +87,8 @@ def test_the_page_is_self_contained_and_shows_the_same_text(show: Any, tmp_path:
     assert not re.search(r"(src|href|url)\s*[=(]", page)
 
 
-def test_a_terminal_of_80_columns_folds_and_colours(llama: Path, chats: Path) -> None:
-    lines = lines_at(80, "data", "show", "--model", llama, "--data", chats)
+def test_a_terminal_of_80_columns_folds_and_colours(llama: Path, chats: Path, tmp_path: Path, forking: Forking) -> None:
+    lines = lines_at(forking, tmp_path, 80, "data", "show", "--model", llama, "--data", chats)
     assert max(map(len, lines)) <= 80
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from commands.test_terminal import on_a_terminal
+from faults.forking import Forking
 from proven import unchecked
 from rich.cells import cell_len
 from rich.table import Table
+from terminal import on_a_terminal
 from tiny import write_rows
 
 from loradock.cli import cli
@@ -32,7 +33,9 @@ def test_a_piped_table_is_as_wide_as_columns_says(columns: str | None, most: int
 
 
 @pytest.mark.parametrize("columns", [60, 80])
-def test_no_line_is_wider_than_the_terminal_but_for_what_is_copied(columns: int, tmp_path: Path) -> None:
+def test_no_line_is_wider_than_the_terminal_but_for_what_is_copied(
+    columns: int, tmp_path: Path, forking: Forking
+) -> None:
     rows, run = write_rows(tmp_path / "rows.jsonl"), tmp_path / "run"
     given = ("--model", str(exam.CONFIG.parent / "base"), "--data", str(rows))
     trained = ("--max-steps", "1", "--output", str(run), "--set", "data.validation=8", unchecked("only what is shown"))
@@ -51,7 +54,7 @@ def test_no_line_is_wider_than_the_terminal_but_for_what_is_copied(columns: int,
         ("train", *given, *trained),
     )
     for command in commands:
-        seen = on_a_terminal(*command, COLUMNS=str(columns), NO_COLOR="1")
+        seen = on_a_terminal(forking, tmp_path, *command, columns=columns)
         lines = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", seen).replace("\r\n", "\n").replace("\r", "\n").split("\n")
         assert len(lines) > 1, seen
         assert [each for each in lines if cell_len(each) > columns and not COPIED.fullmatch(each)] == [], command

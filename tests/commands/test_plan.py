@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from faults.forking import Forking
 from terminal import lines_at
 from tiny import BASE, write_rows
 
@@ -160,8 +161,12 @@ def test_a_directory_without_a_config_is_named(tmp_path: Path) -> None:
     assert f"{tmp_path} has no config.json" in str(error)
 
 
-def test_a_terminal_of_80_columns_shows_all_of_it_and_lines_to_type_in_one_piece(mistral: Path) -> None:
-    lines = lines_at(80, "plan", "--preset", "seed-003", "--model", mistral, "--gpu", "a10", *DESCRIBED)
+def test_a_terminal_of_80_columns_shows_all_of_it_and_lines_to_type_in_one_piece(
+    mistral: Path, tmp_path: Path, forking: Forking
+) -> None:
+    lines = lines_at(
+        forking, tmp_path, 80, "plan", "--preset", "seed-003", "--model", mistral, "--gpu", "a10", *DESCRIBED
+    )
     long = [line for line in lines if len(line) > 80]
     assert long
     assert all(line.lstrip().startswith("--set ") for line in long)

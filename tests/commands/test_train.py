@@ -13,7 +13,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,28 +47,16 @@ with torch.no_grad():
 """
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ended:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def cold(*command: str, cwd: Path) -> Ended:
+def cold(*command: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """A Python that runs a command line in `cwd`."""
     environment = os.environ | {"LORADOCK_CACHE": str(cwd / "cache"), "NO_COLOR": "1"}
     whole = [sys.executable, "-m", *command]
-    done = subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
-    return Ended(returncode=done.returncode, stdout=done.stdout, stderr=done.stderr)
+    return subprocess.run(whole, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600, check=False)
 
 
-def loradock(forking: Forking, *arguments: str, cwd: Path) -> Ended:
+def loradock(forking: Forking, *arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     """`loradock train` with `arguments` in `cwd`, forked; the environment is not looked at."""
-    stdout = cwd / "stdout"
-    apart = f"import os; os.dup2(os.open({str(stdout)!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 1)"
-    run = forking.start(cwd, "train", *arguments, unchecked("the demo's test checks"), code=apart)
-    code = run.finish()
-    return Ended(returncode=code, stdout=stdout.read_text(encoding="utf-8"), stderr=run.text())
+    return forking.run(cwd, "train", *arguments, unchecked("the demo's test checks"))
 
 
 def inputs(model: Path, data: Path) -> tuple[str, ...]:

@@ -45,9 +45,10 @@ def env_check(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
 
 @pytest.fixture(scope="module")
 def twice(examined: Examine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Examined, Examined]:
-    """This machine, looked at twice."""
+    """This machine, looked at twice; the second time without a look at each byte of the packages."""
     folder = tmp_path_factory.mktemp("twice")
-    return examined(cwd=folder), examined(cwd=folder)
+    first = examined(cwd=folder)
+    return first, examined("--only", ",".join(set(first.content["seconds"]) - {"lock"}), cwd=folder)
 
 
 def test_a_healthy_machine_raises_no_alarm(twice: tuple[Examined, Examined]) -> None:
@@ -60,7 +61,7 @@ def test_a_healthy_machine_raises_no_alarm(twice: tuple[Examined, Examined]) -> 
 
 def test_two_runs_agree(twice: tuple[Examined, Examined]) -> None:
     first, second = (each.content["findings"] for each in twice)
-    assert first == second
+    assert [finding for finding in first if finding["check"] != "lock"] == second
 
 
 def test_json_is_as_its_published_schema_says(twice: tuple[Examined, Examined]) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 from fakegpu.environment import HERE, environment
 from faults.campaign.processes import ENVIRONMENT
 from faults.forking import Command, Forking
+from faults.pairs import begun
 from proven import unchecked
 
 WHY_UNCHECKED = "env-check's own scenarios on the stand-in run it at every level"
@@ -80,13 +80,14 @@ class Ended:
         return {each["name"]: each for each in self.record["plan"]["decisions"]}
 
 
-class OneGpu:
-    """One stand-in H100; its commands are forked from a process that has everything imported."""
+class Gpus:
+    """One stand-in H100, or several; commands are forked from a process that has everything imported."""
 
-    def __init__(self) -> None:
-        added = environment()
+    def __init__(self, count: int = 1) -> None:
+        self.count = count
+        added = environment(devices=count)
         paths = added.pop("PYTHONPATH").split(os.pathsep)
-        self.parent = Forking(*paths, **added, CUDA_VISIBLE_DEVICES="0")
+        self.parent = Forking(*paths, **added, CUDA_VISIBLE_DEVICES=",".join(map(str, range(count))))
 
     def start(self, place: Path, *arguments: str, code: str = "", **device: object) -> Command:
         """Begin a command in `place`; `device` as `environment` takes it, but what torch reads once stays an H100's."""
@@ -109,6 +110,13 @@ class OneGpu:
         assert ended.exit_code == 0, ended.text[-5000:]
         return ended
 
+    def train_on_all(self, place: Path, *settings: str, model: Path, data: Path) -> Ended:
+        """A training by a process for each device, in the environment that a launcher gives."""
+        words = training(*settings, model=model, data=data)
+        ranks = begun(self.parent, place, words, code=MAY_FORK, count=self.count)
+        assert ranks.finish(seconds=LIMIT_SECONDS) == [0] * self.count, ranks.text()[-5000:]
+        return Ended(exit_code=0, text=ranks.text(), output=place / "out")
+
 
 def training(*settings: str, model: Path, data: Path) -> list[str]:
     """The arguments of a short training to `out`, where it runs."""
@@ -117,7 +125,7 @@ def training(*settings: str, model: Path, data: Path) -> list[str]:
     return ["train", *given, unchecked(WHY_UNCHECKED), *sets]
 
 
-def run(place: Path, *arguments: str, launcher: Sequence[str] = (), **device: object) -> Ended:
+def run(place: Path, *arguments: str, **device: object) -> Ended:
     """A command in a process of its own, on any device: slower to start than a forked one."""
     place.mkdir(exist_ok=True)
     added = environment(**device)
@@ -125,7 +133,7 @@ def run(place: Path, *arguments: str, launcher: Sequence[str] = (), **device: ob
     plain = {name: value for name, value in ENVIRONMENT.items() if name != "CUDA_VISIBLE_DEVICES"}
     settings = {"PYTHONPATH": paths, "LORADOCK_CACHE": str(place / "cache")}
     done = subprocess.run(
-        [sys.executable, *launcher, "-m", "loradock", *arguments],
+        [sys.executable, "-m", "loradock", *arguments],
         cwd=place,
         env=os.environ | plain | added | settings,
         stdout=subprocess.PIPE,

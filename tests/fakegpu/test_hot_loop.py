@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakegpu.commands import OneGpu, training
+from fakegpu.commands import Gpus, training
 
 SETTINGS = (
     "train.cuda_graphs=false",
@@ -45,9 +45,7 @@ model.FastModel.loss_and_gradients = planted
 """
 
 
-def per_step(
-    gpu: OneGpu, place: Path, *, model: Path, data: Path, code: str = "", **device: object
-) -> dict[str, float]:
+def per_step(gpu: Gpus, place: Path, *, model: Path, data: Path, code: str = "", **device: object) -> dict[str, float]:
     """Each count of an optimiser step."""
     place.mkdir()
     short, long = (
@@ -58,7 +56,7 @@ def per_step(
 
 
 def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it_has(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     """Loss and gradient norm are read back together, through one copy."""
     found = per_step(gpu, tmp_path / "clean", model=llama, data=rows)
@@ -71,20 +69,20 @@ def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it
     ("fault", "count"), [(READS, "syncs"), pytest.param(COPIES, "pageable_copies", marks=pytest.mark.full)]
 )
 def test_what_makes_each_micro_step_wait_is_counted(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, fault: str, count: str
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, fault: str, count: str
 ) -> None:
     found = per_step(gpu, tmp_path / "planted", model=llama, data=rows, code=PLANTED.format(fault=fault))
     assert found[count] >= 5
 
 
-def test_a_launch_that_mixes_devices_is_refused(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_a_launch_that_mixes_devices_is_refused(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), code=PLANTED.format(fault=MIXES))
     assert ended.exit_code != 0
     assert "Expected all tensors to be on the same device" in ended.text
 
 
 def test_memory_that_is_read_before_it_is_written_is_not_zero(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     """The guard of the loop ends a training whose loss is no number."""
     code = PLANTED.format(fault=UNWRITTEN)
@@ -95,7 +93,7 @@ def test_memory_that_is_read_before_it_is_written_is_not_zero(
 
 
 def test_a_capture_that_a_device_refuses_falls_back_to_launches(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     code = PLANTED_IN_CAPTURE
     ended = gpu.train(tmp_path / "run", "train.cuda_graphs=true", model=llama, data=rows, code=code)

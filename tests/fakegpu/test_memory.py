@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from fakegpu.commands import Ended, OneGpu, training
+from fakegpu.commands import Ended, Gpus, training
 from tiny import make_llama, write_rows
 
 OUT_OF_MEMORY = 80
@@ -45,16 +45,14 @@ class Wide:
 
 
 def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), memory=100 * MIB)
     assert ended.exit_code == OUT_OF_MEMORY, ended.text[-3000:]
     assert "base model ..." not in ended.text
 
 
-def test_what_another_process_has_taken_is_not_planned_with(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
-) -> None:
+def test_what_another_process_has_taken_is_not_planned_with(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     full = gpu.run(tmp_path / "full", *training(model=llama, data=rows), taken=79 * GIB - 20 * MIB)
     assert full.exit_code == OUT_OF_MEMORY, full.text[-3000:]
     assert "base model ..." not in full.text
@@ -64,7 +62,7 @@ def test_what_another_process_has_taken_is_not_planned_with(
 
 
 def test_where_nvml_and_the_runtime_differ_the_smaller_memory_counts(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     """A MIG slice, or a share of MPS: NVML tells of the whole device."""
     ended = gpu.train(tmp_path / "run", model=llama, data=rows, memory=10 * GIB, nvml_memory=79 * GIB)
@@ -72,7 +70,7 @@ def test_where_nvml_and_the_runtime_differ_the_smaller_memory_counts(
 
 
 @pytest.fixture(scope="module")
-def wide(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory) -> Wide:
+def wide(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory) -> Wide:
     """A training whose passes are wide enough to be halved."""
     folder = tmp_path_factory.mktemp("wide")
     model = make_llama(folder / "model", **SHAPE)
@@ -82,7 +80,7 @@ def wide(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory) -> Wide:
 
 @pytest.mark.parametrize(("method", "call"), [("start", 1), ("micro_batches", 2)], ids=["first pass", "later"])
 def test_a_device_that_is_full_halves_the_micro_batch_and_goes_on(
-    gpu: OneGpu, tmp_path: Path, wide: Wide, method: str, call: int
+    gpu: Gpus, tmp_path: Path, wide: Wide, method: str, call: int
 ) -> None:
     memory = int(0.75 * max(wide.ended.peaks))
     code = SHRINKS.format(method=method, call=call, memory=memory)

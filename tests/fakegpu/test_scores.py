@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakegpu.commands import OneGpu
+from fakegpu.commands import Gpus
 
 BY_SCORES = """
 import torch
@@ -30,7 +30,7 @@ Supervised.likelihood = likelihood
 
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_training_by_scores_has_the_losses_of_one_by_likelihood(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, engine: str
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, engine: str
 ) -> None:
     settings = (f"engine={engine}", "train.micro_batch=2")
     plain = gpu.train(tmp_path / "plain", *settings, model=llama, data=rows)

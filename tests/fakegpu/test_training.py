@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fakegpu.commands import OneGpu, run, training
+from fakegpu.commands import Gpus, run, training
 from families import FAMILIES, make_model
 from hybrids import make_hybrid
 from tiny import write_pairs
@@ -13,13 +13,13 @@ from wrappers import KINDS, make_wrapper
 
 
 @pytest.fixture(scope="module")
-def plain(gpu: OneGpu, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path):
+def plain(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path):
     """What a training without any option gives, that of others is held against."""
     return gpu.train(tmp_path_factory.mktemp("plain") / "run", model=llama, data=rows)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: str) -> None:
+def test_every_family_trains(gpu: Gpus, tmp_path: Path, rows: Path, family: str) -> None:
     """The engine's self-check against PEFT, on this device, is what lets it begin."""
     ended = gpu.train(tmp_path / "run", model=make_model(tmp_path / "model", family), data=rows)
     assert ended.decided("engine") == "fast"
@@ -29,9 +29,7 @@ def test_every_family_trains(gpu: OneGpu, tmp_path: Path, rows: Path, family: st
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_model_that_sees_trains_by_its_language_model_alone(
-    gpu: OneGpu, tmp_path: Path, rows: Path, kind: str
-) -> None:
+def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
     ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
     assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3") else "peft")
     assert ended.record["plan"]["model"]["left_out"]
@@ -40,7 +38,7 @@ def test_a_model_that_sees_trains_by_its_language_model_alone(
 
 
 @pytest.mark.parametrize("family", ["gemma", *(pytest.param(f, marks=pytest.mark.full) for f in FAMILIES)])
-def test_every_family_gives_the_same_bits_recomputed(gpu: OneGpu, tmp_path: Path, rows: Path, family: str) -> None:
+def test_every_family_gives_the_same_bits_recomputed(gpu: Gpus, tmp_path: Path, rows: Path, family: str) -> None:
     model = make_model(tmp_path / "model", family)
     whole, *others = (
         gpu.train(tmp_path / str(index), *settings, model=model, data=rows)
@@ -62,7 +60,7 @@ def test_every_family_gives_the_same_bits_recomputed(gpu: OneGpu, tmp_path: Path
     ids=" ".join,
 )
 def test_what_saves_memory_or_time_changes_no_loss(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain, settings: tuple[str, ...]
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain, settings: tuple[str, ...]
 ) -> None:
     ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
     assert ended.losses == plain.losses
@@ -70,19 +68,19 @@ def test_what_saves_memory_or_time_changes_no_loss(
 
 
 def test_fresh_memory_that_is_not_zero_changes_nothing(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain
 ) -> None:
     assert gpu.train(tmp_path / "run", model=llama, data=rows, poison=True).losses == plain.losses
 
 
-def test_dropout_and_evaluation_train(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_dropout_and_evaluation_train(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     settings = ("lora.dropout=0.1", "data.validation=0.25", "evaluation.every=1")
     ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
     assert '"kind": "eval"' in (ended.output / "metrics.jsonl").read_text()
 
 
 def test_the_trl_engine_gives_the_losses_of_the_fast_one(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, plain
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain
 ) -> None:
     settings = ("engine=peft", *(f"train.{name}={plain.decided(name)}" for name in ("micro_batch",)))
     ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
@@ -91,7 +89,7 @@ def test_the_trl_engine_gives_the_losses_of_the_fast_one(
 
 @pytest.mark.full
 @pytest.mark.parametrize("optimizer", ["adamw_8bit", "paged_adamw_8bit"])
-def test_optimisers_of_8_bits_train(gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path, optimizer: str) -> None:
+def test_optimisers_of_8_bits_train(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, optimizer: str) -> None:
     gpu.train(tmp_path / "run", "engine=peft", f"train.optimizer={optimizer}", model=llama, data=rows)
 
 
@@ -105,7 +103,7 @@ def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Pa
 
 @pytest.mark.parametrize("passes", ["direct", "cached"])
 def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
-    gpu: OneGpu, tmp_path: Path, llama: Path, passes: str
+    gpu: Gpus, tmp_path: Path, llama: Path, passes: str
 ) -> None:
     pairs = write_pairs(tmp_path / "pairs.jsonl")
     settings = ("objective=embedding", "embedding.global_batch=8", f"embedding.passes={passes}")
@@ -116,9 +114,7 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
     assert len(ended.losses) == 3
 
 
-def test_documents_that_see_one_another_packed_are_padded_with_a_warning(
-    gpu: OneGpu, tmp_path: Path, rows: Path
-) -> None:
+def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gpus, tmp_path: Path, rows: Path) -> None:
     """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
     model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
     ended = gpu.train(tmp_path / "run", model=model, data=rows)

@@ -30,8 +30,8 @@ class Forking:
     """The parent, from here."""
 
     def __init__(self, *more_paths: str, **more: str) -> None:
-        """`more_paths` are imported from, too: what is not part of the tests' own environment, which `more` adds to."""
-        paths = os.pathsep.join((*(str(ROOT / name) for name in ("src", "tests")), *more_paths))
+        """`more_paths` are imported from before the tests' own, whose environment `more` adds to."""
+        paths = os.pathsep.join((*more_paths, *(str(ROOT / name) for name in ("src", "tests"))))
         environment = os.environ | ENVIRONMENT | {"PYTHONPATH": paths} | more
         self.process = subprocess.Popen(
             [sys.executable, "-m", "faults.forking"],
@@ -56,6 +56,14 @@ class Forking:
         log.touch()
         found = self.ask(start=arguments, place=str(place), log=str(log), code=code, environment=environment)
         return Command(self, process=found, log=log)
+
+    def run(self, place: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """A command to its end, with stdout and stderr apart."""
+        stdout = place / "stdout"
+        apart = f"import os; os.dup2(os.open({str(stdout)!r}, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644), 1)"
+        command = self.start(place, *arguments, code=apart, **environment)
+        code = command.finish()
+        return subprocess.CompletedProcess(arguments, code, stdout.read_text(encoding="utf-8"), command.text())
 
     def end(self) -> None:
         """End the parent, and what it started."""

@@ -7,14 +7,13 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
+from faults.forking import Forking
 from tiny import make_llama, without_template
 
 from loradock.cli import cli
@@ -161,7 +160,7 @@ def test_a_full_disk_ends_with_its_code_and_the_same_command_finishes(
 
 
 def test_killed_again_and_again_the_same_command_ends_with_the_same_bytes(
-    trained: Path, tmp_path: Path, pytestconfig: pytest.Config
+    trained: Path, tmp_path: Path, forking: Forking, pytestconfig: pytest.Config
 ) -> None:
     kills = 20 if pytestconfig.getoption("--full") else 3
     draw = random.Random(3)
@@ -171,23 +170,14 @@ def test_killed_again_and_again_the_same_command_ends_with_the_same_bytes(
     generate(trained, *how, "-o", tmp_path / "whole.jsonl")
     journal, killed = tmp_path / ".out.jsonl.journal", 0
     while not output.exists():
-        process = subprocess.Popen(
-            [sys.executable, "-m", "loradock", "generate", str(trained), *how, "-o", str(output)],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        process = forking.start(tmp_path, "generate", str(trained), *how, "-o", str(output))
         if killed < kills:
             before = journal.stat().st_size if journal.exists() else 0
-            wait_until(lambda before=before: journal.exists() and journal.stat().st_size > before, process)
+            process.wait_until(lambda before=before: journal.exists() and journal.stat().st_size > before)
             time.sleep(draw.random() * 0.05)
-            process.send_signal(signal.SIGKILL)
+            process.send(signal.SIGKILL)
             killed += 1
-        process.wait()
+        process.finish()
         assert not output.exists() or output.read_bytes() == (tmp_path / "whole.jsonl").read_bytes()
     assert killed >= 3
     assert not journal.exists()
-
-
-def wait_until(seen: Any, process: subprocess.Popen[bytes]) -> None:
-    while not seen() and process.poll() is None:
-        time.sleep(0.002)

@@ -8,7 +8,6 @@ built and saved as that class, with the towers for images and sound that a wrapp
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from dataclasses import dataclass, field
@@ -17,6 +16,7 @@ from typing import Any
 
 import torch
 import transformers
+from commit import turn_of
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -131,12 +131,13 @@ def published() -> list[Published]:
     return [Published(**entry) for entry in json.loads(FILE.read_text(encoding="utf-8"))["models"]]
 
 
-def chosen(key: str) -> list[Published]:
-    """One of those that are used most, one of this year's and one other, by `key`: the same key, the same ones."""
+def chosen(key: str) -> Published:
+    """One of those that are used most, of this year's or of the others, by `key`: the same key, the same one."""
     models = published()
-    drawn = sorted(models, key=lambda each: hashlib.sha256(f"{key} {each.model}".encode()).digest())
-    first = {(each.often, each.year): each.model for each in reversed(drawn)}
-    return [each for each in models if each.model in first.values()]
+    sorts = sorted({(each.often, each.year) for each in models}, key=str)
+    sort = sorts[turn_of(key, len(sorts))]
+    of_sort = [each for each in models if (each.often, each.year) == sort]
+    return of_sort[turn_of(f"{key} {sort}", len(of_sort))]
 
 
 def make(directory: Path, each: Published) -> Path:

@@ -1,7 +1,7 @@
 """The default command on the shapes of published models, as a user types it: nothing skipped, nothing set.
 
-The default run takes one of the ten models that are used most, one of this year's and one other, chosen by the commit;
---full takes all.
+The default run takes one: the commit chooses whether it is of the ten models that are used most, of this year's or of
+the others, and which; --full takes all.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 import transformers
+from commit import commit
 from published.shapes import FIRST_MARK, MARK, TOWERS, VOCABULARY, Published, chosen, make, published
 from safetensors.torch import load_file
 
@@ -32,14 +33,8 @@ STEPS = 20
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "shape" in metafunc.fixturenames:
-        shapes = published() if metafunc.config.getoption("--full") else chosen(commit())
+        shapes = published() if metafunc.config.getoption("--full") else [chosen(commit())]
         metafunc.parametrize("shape", shapes, ids=lambda shape: shape.model)
-
-
-def commit() -> str:
-    """What models are chosen by: two runs on a commit try the same. Empty outside a repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.fixture(scope="module")
@@ -74,10 +69,11 @@ def test_a_wrapper_is_made_small_in_all_its_parts() -> None:
     assert small["Qwen/Qwen3.5-27B"]["text_config"]["layer_types"] == ["linear_attention"] * 3 + ["full_attention"]
 
 
-def test_a_commit_decides_which_models_are_tried() -> None:
-    tried = [[each.model for each in chosen(key)] for key in ("a", "a", "b")]
-    assert tried[0] == tried[1] != tried[2]
-    assert [len(each) for each in tried] == [3, 3, 3]
+def test_a_commit_decides_which_model_is_tried_and_each_sort_has_its_turn() -> None:
+    assert chosen("a") == chosen("a")
+    tried = [chosen(str(key)) for key in range(40)]
+    assert {(each.often, each.year) for each in tried} == {(each.often, each.year) for each in published()}
+    assert len({each.model for each in tried}) > 20
 
 
 def test_a_published_shape_is_trained_or_refused_and_what_comes_out_works_on_its_class(

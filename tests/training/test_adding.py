@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from adding import copied, insert, parts_of, typed
+from adding import Typing, copied, forked, insert, parts_of, typed
 from families import make_model
+from faults.forking import Forking
 from proven import unchecked
 from tiny import write_pairs
 
@@ -25,12 +26,14 @@ def add(package: Path, name: str, pure: str, computing: str, line: str) -> None:
     insert(table, f" {name},", after="import embedding, gritlm,")
 
 
-def trained(folder: Path, name: str, *settings: str, model: Path, data: Path) -> dict[str, Any]:
+def trained(
+    folder: Path, typing: Typing, name: str, *settings: str, model: Path, data: Path
+) -> dict[str, Any]:  # fmt: skip
     """Two steps by an objective: its losses, what an evaluation reports, and why it has its engine."""
     options = ("--model", str(model), "--data", str(data), "--output", name, "--max-steps", "2")
     every = (f"objective={name}", "logging.every=1", "data.validation=4", "train.micro_batch=4", *settings)
     proof = unchecked("the package is a copy")
-    done = typed(folder, "train", *options, proof, *(word for each in every for word in ("--set", each)))
+    done = typing(folder, "train", *options, proof, *(word for each in every for word in ("--set", each)))
     assert done.returncode == 0, done.stderr
     lines = [json.loads(each) for each in (folder / name / "metrics.jsonl").read_text("utf-8").splitlines()]
     decisions = json.loads((folder / name / "run.json").read_text("utf-8"))["plan"]["decisions"]
@@ -90,7 +93,7 @@ class Warmer(Embedding):
 
 
 def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
-    tmp_path: Path, llama: Path, rows: Path
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
     package, pairs = copied(tmp_path), write_pairs(tmp_path / "pairs.jsonl")
     for name, samples, passes, kind, source, more in (
@@ -106,29 +109,34 @@ def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
     ):
         pure = PURE.format(name=name, samples=samples, passes=passes, computed_by=f"{name}:{kind}", more=more)
         add(package, name, pure, source, f"        {name}.SPEC,\n")
-    plain, scored = (trained(tmp_path, name, model=llama, data=rows) for name in ("supervised", "by_scores"))
+    embedding = ("embedding.global_batch=8", "embedding.query_length=32", "embedding.passage_length=32")
+    plain = trained(tmp_path, forking.run, "supervised", model=llama, data=rows)
+    cold = trained(tmp_path, forking.run, "embedding", *embedding, model=llama, data=pairs)
+    with forked(tmp_path) as typing:
+        scored = trained(tmp_path, typing, "by_scores", model=llama, data=rows)
+        warm = trained(tmp_path, typing, "warmer", *embedding, model=llama, data=pairs)
+        words = ("train", "--model", str(llama), "--data", str(rows), "--set")
+        cut = typing(tmp_path, *words, "objective=by_scores", "--set", "train.parallel=zero2")
+        refused = typing(tmp_path, *words, "objective=warmer")
     assert scored["engine"]["value"] == plain["engine"]["value"] == "fast"
     assert scored["losses"] == pytest.approx(plain["losses"], rel=1e-4)
+    assert cut.returncode == 78
+    assert "objective by_scores is not trained on a model that is cut among GPUs" in cut.stderr
 
-    cut = ("--set", "objective=by_scores", "--set", "train.parallel=zero2")
-    whole = typed(tmp_path, "train", "--model", str(llama), "--data", str(rows), *cut)
-    assert whole.returncode == 78
-    assert "objective by_scores is not trained on a model that is cut among GPUs" in whole.stderr
-
-    settings = ("embedding.global_batch=8", "embedding.query_length=32", "embedding.passage_length=32")
-    cold, warm = (trained(tmp_path, name, *settings, model=llama, data=pairs) for name in ("embedding", "warmer"))
     assert warm["engine"]["value"] == "fast"
     # of 8 passages and a negative each, the lower the temperature the farther from chance
     assert abs(warm["losses"][0] - math.log(16)) < abs(cold["losses"][0] - math.log(16))
     assert "in_batch_accuracy" in warm["evaluated"]
-    refused = typed(tmp_path, "train", "--model", str(llama), "--data", str(rows), "--set", "objective=warmer")
     assert refused.returncode == 78
     assert "objective warmer learns nothing of it" in refused.stderr
 
 
-def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_the_objective_of_the_walk_through_trains_two_steps(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
     add(copied(tmp_path), "reweighted", *parts_of("An objective"))
-    plain, reweighted = (trained(tmp_path, name, model=llama, data=rows) for name in ("supervised", "reweighted"))
+    plain = trained(tmp_path, forking.run, "supervised", model=llama, data=rows)
+    reweighted = trained(tmp_path, typed, "reweighted", model=llama, data=rows)
     assert (plain["engine"]["value"], reweighted["engine"]["value"]) == ("fast", "peft")
     assert "objective reweighted computes a loss of its own" in reweighted["engine"]["why"]
     assert "perplexity" in plain["evaluated"]
@@ -142,11 +150,11 @@ def test_the_objective_of_the_walk_through_trains_two_steps(tmp_path: Path, llam
 
 
 def test_the_family_of_the_walk_through_is_served_by_the_fast_engine_which_checks_it(
-    tmp_path: Path, rows: Path
+    tmp_path: Path, rows: Path, forking: Forking
 ) -> None:
     model = make_model(tmp_path / "smollm3", "smollm3", num_hidden_layers=4, no_rope_layer_interval=2, pad_token_id=0)
     package = copied(tmp_path)
-    unserved = trained(tmp_path, "supervised", model=model, data=rows)
+    unserved = trained(tmp_path, forking.run, "supervised", model=model, data=rows)
     assert unserved["engine"]["value"] == "peft"
     assert "SmolLM3Model" in unserved["engine"]["why"]
 
@@ -154,7 +162,7 @@ def test_the_family_of_the_walk_through_is_served_by_the_fast_engine_which_check
     (package / "training" / "backends" / "fast" / "families" / "smollm3.py").write_text(module, "utf-8")
     insert(package / "catalog" / "families" / "__init__.py", line, after="FAMILIES = (\n")
     shutil.rmtree(tmp_path / "supervised")
-    served = trained(tmp_path, "supervised", model=model, data=rows)
+    served = trained(tmp_path, typed, "supervised", model=model, data=rows)
     assert served["engine"]["value"] == "fast", served["engine"]["why"]
     assert served["losses"] == pytest.approx(unserved["losses"], rel=1e-4)
     checks = json.loads((tmp_path / "supervised" / "run.json").read_text("utf-8"))["engine"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from adding import copied, insert, typed
+from adding import copied, forked, insert, typed
 from proven import unchecked
 from safetensors.torch import load_file
 
@@ -200,7 +200,7 @@ def test_two_answers_of_a_prompt_are_a_kind_of_samples_that_trains_and_continues
         words += ["--max-steps", str(steps)]
         words += ["--allow-change", "train.max_steps"] if (tmp_path / output).exists() else []
         typed_words = [word for setting in settings for word in ("--set", setting)]
-        done = typed(tmp_path, *words, *typed_words, unchecked("the package is a copy"))
+        done = typing(tmp_path, *words, *typed_words, unchecked("the package is a copy"))
         assert done.returncode == 0, done.stderr
         lines = map(json.loads, (tmp_path / output / "metrics.jsonl").read_text("utf-8").splitlines())
         return [line["loss"] for line in lines if line["kind"] == "train"]
@@ -210,16 +210,17 @@ def test_two_answers_of_a_prompt_are_a_kind_of_samples_that_trains_and_continues
     assert "choices.jsonl holds two answers of each prompt; objective supervised learns nothing of it" in refused.stderr
     assert "--set objective=chooses" in refused.stderr
 
-    losses = train("whole", 6, "objective=chooses")
-    assert losses[0] == pytest.approx(math.log(2), abs=1e-4), "the adapter begins as the base"
-    assert losses[-1] < 0.5 * losses[0]
-    assert train("cut", 3, "objective=chooses") == losses[:3]
-    assert train("cut", 6, "objective=chooses") == losses
+    with forked(tmp_path) as typing:
+        losses = train("whole", 6, "objective=chooses")
+        assert losses[0] == pytest.approx(math.log(2), abs=1e-4), "the adapter begins as the base"
+        assert losses[-1] < 0.5 * losses[0]
+        assert train("cut", 3, "objective=chooses") == losses[:3]
+        assert train("cut", 6, "objective=chooses") == losses
+        peft = train("peft", 6, "objective=chooses", "engine=peft", "train.micro_batch=2")
+        assert peft == pytest.approx(losses, rel=1e-2)
     name = Path("adapter") / "adapter_model.safetensors"
     whole, cut = (load_file(tmp_path / run / name) for run in ("whole", "cut"))
     assert all(torch.equal(whole[key], cut[key]) for key in whole)
-    peft = train("peft", 6, "objective=chooses", "engine=peft", "train.micro_batch=2")
-    assert peft == pytest.approx(losses, rel=1e-2)
     record: dict[str, Any] = json.loads((tmp_path / "whole" / "run.json").read_text("utf-8"))
     assert record["data"]["choices"] == 32
     assert record["data"]["sources"][0]["rows"] == 64

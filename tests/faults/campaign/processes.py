@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import ctypes
+import gc
 import importlib
 import os
 import pkgutil
@@ -48,6 +49,7 @@ def preload(package: str, *, libraries: Sequence[str]) -> None:
             importlib.import_module(module.name)
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"the parent of the trials has {len(threads)} threads"
+    gc.freeze()  # a child does not look through what is here, and so does not copy it
 
 
 def adopt() -> None:

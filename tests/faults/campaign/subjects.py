@@ -91,6 +91,7 @@ class Loradock:
         "datasets",
         "trl",
         "matplotlib.backends.backend_agg",
+        "matplotlib.figure",
     )
 
     def __init__(self, *, engine: str) -> None:

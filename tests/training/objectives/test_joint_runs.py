@@ -7,12 +7,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
+from faults.forking import Forking
 from proven import unchecked
 from safetensors.torch import load_file
 from tiny import copy_tree, write_pairs, write_rows
@@ -75,13 +75,13 @@ def test_each_metric_line_has_both_losses_and_the_accuracy(tmp_path: Path, llama
 
 
 def command(folder: Path, model: Path, data: Sequence[Path], *settings: str, processes: int = 1) -> list[str]:
-    """The run as a user types it; with several processes under the launcher."""
+    """The words of the run; with several processes under the launcher."""
     sets = [word for setting in (*RUN, *settings) for word in ("--set", setting)]
     files = [word for each in data for word in ("--data", str(each))]
     launch = ["launch", "--nproc", str(processes)] if processes > 1 else []
     skipped = unchecked("what a run computes is held against another one")
     words = ["train", "--model", str(model), *files, *sets, "--set", "logging.every=1", skipped]
-    return [sys.executable, "-m", "loradock", *launch, *words, "--output", str(folder / "run")]
+    return [*launch, *words, "--output", str(folder / "run")]
 
 
 def environment(folder: Path) -> dict[str, str]:
@@ -98,18 +98,17 @@ def environment(folder: Path) -> dict[str, str]:
     ],
 )
 def test_a_run_that_is_ended_in_the_middle_ends_with_the_bits_of_one_that_was_not(
-    tmp_path: Path, llama: Path, data: list[Path], by: signal.Signals
+    tmp_path: Path, llama: Path, data: list[Path], forking: Forking, by: signal.Signals
 ) -> None:
     whole = train(tmp_path / "whole", *RUN, model=llama, data=data)
-    started = command(tmp_path, llama, data)
-    process = subprocess.Popen(started, env=environment(tmp_path), stderr=subprocess.DEVNULL)
-    until = time.monotonic() + WAIT_SECONDS
-    while not (tmp_path / "run" / "checkpoints" / "checkpoint-3").is_dir() and time.monotonic() < until:
-        time.sleep(0.01)
-    process.send_signal(by)
-    assert process.wait(WAIT_SECONDS) == (-by if by == signal.SIGKILL else 75)
+    words = command(tmp_path, llama, data)
+    process = forking.start(tmp_path, *words)
+    assert process.wait_until((tmp_path / "run" / "checkpoints" / "checkpoint-3").is_dir, seconds=WAIT_SECONDS)
+    process.send(by)
+    assert process.finish(seconds=WAIT_SECONDS) == (-by if by == signal.SIGKILL else 75)
     assert not (tmp_path / "run" / "adapter").exists()
-    subprocess.run([*started, "--resume"], env=environment(tmp_path), check=True, capture_output=True)
+    again = forking.run(tmp_path, *words, "--resume")
+    assert again.returncode == 0, again.stderr
     assert (tmp_path / "run" / "adapter" / "adapter_model.safetensors").read_bytes() == adapter_bytes(whole)
 
 
@@ -119,6 +118,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, llama: Path, data: 
     settings = (f"engine={engine}", "lora.dropout=0", "data.validation=0")
     alone = train(tmp_path / "alone", *RUN, *settings, model=llama, data=data)
     started = command(tmp_path, llama, data, *settings, processes=2)
+    started = [sys.executable, "-m", "loradock", *started]
     done = subprocess.run(started, env=environment(tmp_path), capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     expected = load_file(alone.adapter / "adapter_model.safetensors")
