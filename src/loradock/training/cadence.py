@@ -57,14 +57,17 @@ class Flow:
             return False
         return step >= len(self.job.steps) or step % self.cadence.evaluate == 0
 
+    def is_ending(self, step: int) -> bool:
+        """True where no step comes after this one."""
+        return step >= len(self.job.steps) or bool(self.stopped_by or self.ended)
+
     def after(self, step: int) -> Due:
         """What is due after a step. After a signal an evaluation waits for the run that continues."""
         if self.job.peers:
             self.job.peers.step = step
         if collectives.any_of(bool(signals.requested())):
             self.stopped_by = signals.requested() or "another rank of the run"
-        is_ending = step >= len(self.job.steps) or bool(self.stopped_by)
-        saves = is_ending or step % self.cadence.save == 0
+        saves = self.is_ending(step) or step % self.cadence.save == 0
         return Due(
             # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
             log=saves or step == 1 or step % self.cadence.log == 0,

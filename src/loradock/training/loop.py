@@ -49,14 +49,11 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     device_memory.forbid_more(job.config.train.memory_fraction)
     sdpa.allow(job.config.model.sdpa_kernel)
     beginning = Beginning(job.model) if job.resume is None else None
-    saver = Saver(job, emit)
-    while True:
-        with signals.deferred():
-            ended = Loop(job, backend, emit, saver).run()
-        if isinstance(ended, Outcome):
-            backend.finish()
-            return replace(ended, seconds=time.monotonic() - began)
-        job = smaller(job, ended, saver, beginning, emit)
+    with signals.deferred(), Saver(job, emit) as saver:
+        while isinstance(ended := Loop(job, backend, emit, saver).run(), Full):
+            job = smaller(job, ended, saver, beginning, emit)
+    backend.finish()
+    return replace(ended, seconds=time.monotonic() - began)
 
 
 def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
@@ -103,6 +100,7 @@ class Loop:
             flow.stopped_by = signals.requested() or "another rank of the run"
             # Ranks save together, and only a StopNow comes to all of them.
             is_agreed = isinstance(error, StopNow) or self.job.world_size == 1
+            self.saver.settle(is_agreed=is_agreed)
             if is_agreed and self.step > self.saver.last_step:
                 self.commit()
         finally:
@@ -179,6 +177,7 @@ class Loop:
 
     def do_what_is_due(self) -> None:
         """Log, evaluate and save, as the step that ended asks for."""
+        self.saver.look()
         due = self.flow.after(self.step)
         saves = due.save
         if due.log:
@@ -233,8 +232,9 @@ class Loop:
     def commit(self) -> None:
         """Save the last step that was completed."""
         began = time.monotonic()
+        progress, is_last = self.flow.progress(self.step), self.flow.is_ending(self.step)
         with self.backend.saved_parts() as parts:
-            self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
+            self.saver.save(progress, parts, random_state=self.random_state, is_last=is_last)
         self.meter.pause(time.monotonic() - began)
 
     def poll(self) -> None:
