@@ -24,12 +24,13 @@ from loradock.training.batches import StepLoader, step_loader
 from loradock.training.cadence import Flow
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.evaluation import evaluate
-from loradock.training.events import Doing, Dtypes, Emit, StepDone
+from loradock.training.events import Decided, Doing, Dtypes, Emit, StepDone
 from loradock.training.job import Job, Outcome
 from loradock.training.meter import DATA, OPTIMIZER, PASSES, Meter
 from loradock.training.passes import StepInputs
 from loradock.training.recovery import Full, smaller
 from loradock.training.saving import Beginning, Saver
+from loradock.training.spacing import Kind
 
 
 class StopNow(Exception):
@@ -227,7 +228,9 @@ class Loop:
         if not math.isfinite(result.loss):
             raise guards.diverged(self.step, f"the evaluation loss is {result.loss}")
         self.emit(result)
-        return self.flow.judge(self.step, result.judged_by(job.config.checkpoints.metric))
+        is_kept = self.flow.judge(self.step, result.judged_by(job.config.checkpoints.metric))
+        self.space("evaluate", result.seconds)
+        return is_kept
 
     def commit(self) -> None:
         """Save the last step that was completed."""
@@ -235,7 +238,14 @@ class Loop:
         progress, is_last = self.flow.progress(self.step), self.flow.is_ending(self.step)
         with self.backend.saved_parts() as parts:
             self.saver.save(progress, parts, random_state=self.random_state, is_last=is_last)
-        self.meter.pause(time.monotonic() - began)
+        seconds = time.monotonic() - began
+        self.meter.pause(seconds)
+        self.space("save", seconds)
+
+    def space(self, kind: Kind, seconds: float) -> None:
+        """One took so long: from here on they may come more often or less."""
+        if not self.flow.is_ending(self.step) and (decision := self.flow.spacing.measured(kind, seconds)):
+            self.emit(Decided(decisions=(decision,)))
 
     def poll(self) -> None:
         """A sign of life; and the end, where a signal came. Ranks that train together end between steps."""
