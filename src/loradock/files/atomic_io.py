@@ -29,7 +29,7 @@ class Sink:
     """A file that is being written from front to back. Small parts are put together; large ones are hashed beside."""
 
     def __init__(self, descriptor: int, hashing: Executor) -> None:
-        self.size_bytes = 0
+        self.size_bytes = 0  # on their way to the disk
         self._descriptor, self._hashing = descriptor, hashing
         self._digest = hashlib.sha256()
         self._small = bytearray()
@@ -37,7 +37,6 @@ class Sink:
     def write(self, part: bytes | bytearray | memoryview) -> int:
         """Write a part, which may be gone once this returns; returns its bytes. Raises the OSError of the disk."""
         part = memoryview(part)
-        self.size_bytes += part.nbytes
         if part.nbytes < LARGE_BYTES:
             self._small += part
         if part.nbytes >= LARGE_BYTES or len(self._small) >= LARGE_BYTES:
@@ -65,6 +64,10 @@ class Sink:
                 remaining = remaining[os.write(self._descriptor, remaining) :]
         finally:
             hashed.result() if hashed else self._digest.update(block)
+        if is_large:  # begin what the fsync at the end would do all at once
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, self.size_bytes, block.nbytes, os.POSIX_FADV_DONTNEED)
+        self.size_bytes += block.nbytes
 
 
 @dataclass(frozen=True, kw_only=True)
