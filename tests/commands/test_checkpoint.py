@@ -19,7 +19,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock.config.load import load
 from loradock.data.templates import named
-from loradock.training.checkpoint.state import RandomState, as_files
+from loradock.training.checkpoint.state import RandomState, as_files, of_run
 from loradock.training.checkpoint.store import Checkpoints
 
 RUN_ID = "0123456789abcdef"
@@ -64,7 +64,7 @@ def made(tmp_path_factory: pytest.TempPathFactory, model: Any, llama: Path, rows
     record = {"run_id": RUN_ID, "status": "running", "config": loaded.config.model_dump(mode="json"), "base": base}
     (directory / "run.json").write_text(json.dumps(record))
     commits = Checkpoints(directory / "checkpoints", run_id=RUN_ID, fingerprint={"train.seed": "0"}, keep=3)
-    files = as_files(model, {"optimizer": None}, random_states=[RandomState.now()])
+    files = as_files(of_run(model, {"optimizer": None}, random_states=[RandomState.now()]))
     for step in (5, 10, 15):
         commits.commit(step, files=files, progress={"step": step})
     return directory

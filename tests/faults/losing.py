@@ -30,10 +30,11 @@ import os, signal
 from loradock.training.saving import Saver
 real = Saver.save
 def save(self, progress, *rest, **more):
-    seconds = real(self, progress, *rest, **more)
-    if progress.step == {step} and int(os.environ["RANK"]) in {victims}:
-        os.kill(os.getpid(), signal.SIGKILL)
-    return seconds
+    real(self, progress, *rest, **more)
+    if progress.step == {step}:
+        self.settle()
+        if int(os.environ["RANK"]) in {victims}:
+            os.kill(os.getpid(), signal.SIGKILL)
 Saver.save = save
 """
 """Right after the save of a step; what the others do next meets a process that is gone."""

@@ -15,6 +15,7 @@ from env_check.conftest import namespace
 from faults.conftest import Trial
 
 from loradock.errors import DiskFull
+from loradock.files import atomic_io
 from loradock.training.run_dir import disk_space
 
 MIB = 1 << 20
@@ -23,6 +24,7 @@ import json, sys
 from pathlib import Path
 from loradock.training.run_dir import disk_space
 from loradock.errors import DiskFull
+from loradock.files import atomic_io
 name, options = sys.argv[1], json.loads(sys.argv[2])
 try:
     print(json.dumps({"line": getattr(disk_space, name)(Path("/mnt/runs/one"), **options), "code": 0}))
@@ -101,7 +103,9 @@ def test_a_disk_that_filled_up_since_refuses_the_next_checkpoint_before_a_byte_o
 
 
 @pytest.mark.parametrize(("layers", "rank", "optimizer"), [(2, 4, "adamw"), (12, 4, "adamw"), (8, 64, "adamw_fused")])
-def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, rank: int, optimizer: str) -> None:
+def test_the_size_of_a_checkpoint_is_known_before_one_is_written(
+    layers: int, rank: int, optimizer: str, tmp_path: Path
+) -> None:
     from peft import LoraConfig, get_peft_model
     from transformers import LlamaConfig, LlamaForCausalLM
 
@@ -115,8 +119,9 @@ def test_the_size_of_a_checkpoint_is_known_before_one_is_written(layers: int, ra
     for parameter in chosen:
         parameter.grad = torch.ones_like(parameter)
     stepper.step()
-    files = state.as_files(model, {"optimizer": stepper}, random_states=[state.RandomState.now()])
-    written = sum(len(content) for content in files.values())
+    content = state.of_run(model, {"optimizer": stepper}, random_states=[state.RandomState.now()])
+    written = sum(atomic_io.write(tmp_path / name, each).size_bytes for name, each in state.as_files(content).items())
+    assert written <= state.size_bytes(content) <= 1.05 * written + (64 << 10)
     weights = sum(each.numel() for each in chosen)
     expected = disk_space.checkpoint_bytes(weights, optimizer=optimizer, tensors=len(chosen))
     assert abs(expected - written) <= max(0.05 * written, 64 << 10), (expected, written)

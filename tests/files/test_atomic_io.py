@@ -18,14 +18,43 @@ def test_a_new_file_is_written_once_with_its_digest_and_the_mode_of_the_umask(tm
     file, content = tmp_path / "file", b"x" * 100_000
     before = os.umask(0o027)
     try:
-        assert atomic_io.write(file, content) == hashlib.sha256(content).hexdigest()
+        written = atomic_io.write(file, content)
     finally:
         os.umask(before)
+    assert written == atomic_io.Written(sha256=hashlib.sha256(content).hexdigest(), size_bytes=len(content))
     assert file.read_bytes() == content
     assert stat.S_IMODE(file.stat().st_mode) == 0o640
     with pytest.raises(FileExistsError):
         atomic_io.write(file, b"other")
     assert file.read_bytes() == content
+
+
+@pytest.mark.parametrize("sizes", [(), (0,), (5, 100, 3), (5, 1 << 20, 7, 40 << 20, 9), (700_000,) * 5, (1 << 20, 1)])
+def test_a_file_is_written_part_by_part_in_their_order_whatever_becomes_of_a_part_afterwards(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    parts = [os.urandom(size) for size in sizes]
+
+    def content(sink: atomic_io.Sink) -> None:
+        for part in parts:
+            passing = bytearray(part)
+            assert sink.write(memoryview(passing)) == len(part)
+            passing[:] = bytes(len(part))
+
+    written = atomic_io.write(tmp_path / "file", content)
+    assert (tmp_path / "file").read_bytes() == b"".join(parts)
+    assert written.sha256 == hashlib.sha256(b"".join(parts)).hexdigest()
+    assert written.size_bytes == sum(sizes)
+
+
+def test_what_the_parts_are_made_by_raises_and_no_file_is_left(tmp_path: Path) -> None:
+    def content(sink: atomic_io.Sink) -> None:
+        sink.write(bytes(3 << 20))
+        raise RuntimeError("no more")
+
+    with pytest.raises(RuntimeError, match="no more"):
+        atomic_io.write(tmp_path / "file", content)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_planted_link_is_not_written_through(tmp_path: Path) -> None:

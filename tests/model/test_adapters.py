@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from transformers import AutoModelForCausalLM
 from whole_runs import losses, train
 
 from loradock.errors import NoCheckpoint
+from loradock.files import atomic_io
 from loradock.model import adapters, export, source
 from loradock.training.checkpoint import state
 
@@ -119,14 +121,22 @@ def test_what_is_saved_and_exported_is_what_peft_writes_and_is_taken_up_again(
     named = get_peft_model_state_dict(model, save_embedding_layers=False)
     assert list(own) == list(named)
     assert all(torch.equal(tensor, named[name]) and not tensor.requires_grad for name, tensor in own.items())
-    assert state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+    assert saved(model, tmp_path) == wanted
     out = export.export(model, tmp_path / "out", tokenizer=job.tokenizer, template=None, base=base, initial=None)
     assert (out / export.WEIGHTS).read_bytes() == wanted
     with torch.no_grad():
         for parameter in adapters.trainable(model):
             parameter.zero_()
     adapters.restore(model, wanted)
-    assert state.as_files(model, {}, random_states=[])[export.WEIGHTS] == wanted
+    assert saved(model, tmp_path) == wanted
+
+
+def saved(model: Any, folder: Path) -> bytes:
+    """The weights in a checkpoint of the model."""
+    file = folder / "saved"
+    file.unlink(missing_ok=True)
+    atomic_io.write(file, state.as_files(state.of_run(model, {}, random_states=[]))[export.WEIGHTS])
+    return file.read_bytes()
 
 
 @pytest.mark.parametrize("other", ["lora.rank=8", "lora.targets=[q_proj]", "lora.dora=true"])
@@ -135,9 +145,9 @@ def test_a_checkpoint_of_another_adapter_is_refused_by_the_tensor_that_differs(
 ) -> None:
     model = job_of(tmp_path, model=llama, data=rows).model
     before = {name: tensor.clone() for name, tensor in adapters.state(model).items()}
-    wrong = state.as_files(job_of(tmp_path, other, model=llama, data=rows).model, {}, random_states=[])[export.WEIGHTS]
+    wrong = saved(job_of(tmp_path, other, model=llama, data=rows).model, tmp_path)
     with pytest.raises(
         NoCheckpoint, match=r"adapter differs: \d+ tensors differ in name or shape, first .*proj\.lora_"
     ):
-        adapters.restore(model, bytes(wrong))
+        adapters.restore(model, wrong)
     assert all(torch.equal(tensor, before[name]) for name, tensor in adapters.state(model).items())

@@ -14,7 +14,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -59,6 +59,8 @@ class Watchdog:
         self.phase: Phase = "setup"
         self.silent_seconds = 0.0
         self._has_beaten = True
+        self._beside: Phase | None = None
+        self._beside_seconds = 0.0
         self._is_over = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
 
@@ -81,6 +83,15 @@ class Watchdog:
         if phase is not None:
             self.phase = phase
 
+    @contextlib.contextmanager
+    def beside(self, phase: Phase) -> Iterator[None]:
+        """Inside, in one thread beside the one that beats: all of it has the limit of this phase, without a beat."""
+        self._beside, self._beside_seconds = phase, 0.0
+        try:
+            yield
+        finally:
+            self._beside = None
+
     def _watch(self) -> None:
         moment = touched = time.monotonic()
         is_untouched = False
@@ -88,7 +99,9 @@ class Watchdog:
             current, phase = time.monotonic(), self.phase  # the phase first: a beat sets it last
             # A tick that came late counts as one: for the rest of that time this process did not run.
             passed_seconds, moment = current - moment, current
-            self.silent_seconds += passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
+            passed_seconds = passed_seconds if passed_seconds < LATE_SECONDS else TICK_SECONDS
+            self.silent_seconds += passed_seconds
+            self._beside_seconds += passed_seconds
             if self._has_beaten:
                 self._has_beaten, self.silent_seconds, is_untouched = False, 0.0, True
             if is_untouched and current - touched >= TOUCH_SECONDS:
@@ -96,6 +109,9 @@ class Watchdog:
                 touched, is_untouched = current, False
             if 0 < self.limits.of(phase) < self.silent_seconds:
                 self.end(self._hung(phase, self.silent_seconds))
+            beside = self._beside
+            if beside and 0 < self.limits.of(beside) < self._beside_seconds:
+                self.end(self._hung(beside, self._beside_seconds))
 
     def _touch(self) -> None:
         try:

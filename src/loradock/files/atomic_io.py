@@ -12,48 +12,95 @@ import os
 import shutil
 import stat
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 NO_FOLDER_SYNC = (errno.EINVAL, errno.ENOTSUP)
-HASHED_BESIDE_BYTES = 1 << 20
+LARGE_BYTES, BLOCK_BYTES = 1 << 20, 16 << 20
+"""From which on a part is hashed in a thread beside its writing, and the most that is written at once so."""
 OF_THE_FILE_SYSTEM = {"lost+found", ".snapshot", ".snapshots", ".zfs"}
 """What lies in the root of a new volume: of ext4, NetApp, Btrfs tools and ZFS."""
+Content = bytes | memoryview | Callable[["Sink"], object]
 
 
-def write(file: Path, content: bytes | memoryview) -> str:
-    """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
+class Sink:
+    """A file that is being written from front to back. Small parts are put together; large ones are hashed beside."""
 
-    Its mode is what the umask leaves of 0666; a large content is hashed while the disk is busy with it. Raises
-    FileExistsError where anything has that name (a link too), or the OSError of the disk; a file that could not be
-    written whole is removed.
+    def __init__(self, descriptor: int, hashing: Executor) -> None:
+        self.size_bytes = 0  # on their way to the disk
+        self._descriptor, self._hashing = descriptor, hashing
+        self._digest = hashlib.sha256()
+        self._small = bytearray()
+
+    def write(self, part: bytes | bytearray | memoryview) -> int:
+        """Write a part, which may be gone once this returns; returns its bytes. Raises the OSError of the disk."""
+        part = memoryview(part)
+        if part.nbytes < LARGE_BYTES:
+            self._small += part
+        if part.nbytes >= LARGE_BYTES or len(self._small) >= LARGE_BYTES:
+            self.flush()
+        if part.nbytes >= LARGE_BYTES:
+            for begin in range(0, part.nbytes, BLOCK_BYTES):
+                self._put(part[begin : begin + BLOCK_BYTES])
+        return part.nbytes
+
+    def flush(self) -> None:
+        """Write what was put together so far."""
+        small, self._small = self._small, bytearray()
+        self._put(memoryview(small))
+
+    def sha256(self) -> str:
+        """Of what was written, as hex."""
+        return self._digest.hexdigest()
+
+    def _put(self, block: memoryview) -> None:
+        is_large = block.nbytes >= LARGE_BYTES
+        hashed = self._hashing.submit(self._digest.update, block) if is_large else None
+        try:
+            remaining = block
+            while remaining:
+                remaining = remaining[os.write(self._descriptor, remaining) :]
+        finally:
+            hashed.result() if hashed else self._digest.update(block)
+        if is_large:  # begin what the fsync at the end would do all at once
+            with contextlib.suppress(OSError):
+                os.posix_fadvise(self._descriptor, self.size_bytes, block.nbytes, os.POSIX_FADV_DONTNEED)
+        self.size_bytes += block.nbytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What was written into a file: its sha256 as hex, and how much it was."""
+
+    sha256: str
+    size_bytes: int
+
+
+def write(file: Path, content: Content) -> Written:
+    """Write a new file and flush it to the disk; `content` is its bytes, or is called with the Sink that takes them.
+
+    Its mode is what the umask leaves of 0666. Raises FileExistsError where anything has that name (a link too), or the
+    OSError of the disk; a file that could not be written whole is removed.
     """
-    if len(content) < HASHED_BESIDE_BYTES:
-        _write(file, content)
-        return _sha256(content)
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        digest = pool.submit(_sha256, content)
-        _write(file, content)
-        return digest.result()
-
-
-def _sha256(content: bytes | memoryview) -> str:
-    return hashlib.sha256(content).hexdigest()
-
-
-def _write(file: Path, content: bytes | memoryview) -> None:
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         try:
-            remaining = memoryview(content)
-            while remaining:
-                remaining = remaining[os.write(descriptor, remaining) :]
+            with ThreadPoolExecutor(max_workers=1) as hashing:  # its thread begins with the first large part
+                sink = Sink(descriptor, hashing)
+                if callable(content):
+                    content(sink)
+                else:
+                    sink.write(content)
+                sink.flush()
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:
         _remove(file)
         raise
+    return Written(sha256=sink.sha256(), size_bytes=sink.size_bytes)
 
 
 def replace(file: Path, content: str | bytes) -> None:

@@ -7,6 +7,7 @@ import importlib.metadata
 import os
 import platform
 import pwd
+import re
 import resource
 import shutil
 import subprocess
@@ -133,6 +134,26 @@ class Machine:
         ]
         texts += [self.read_text(f"{folder}/{v2}") for folder in self._cgroups("", "/sys/fs/cgroup")]
         return tuple(int(text) for text in texts if text and text.strip().isdigit())
+
+    def cgroup_memory_free(self) -> tuple[int, ...]:
+        """Bytes below its limit that this process's cgroup and each above it with one has, nearest first.
+
+        Pages of files that are not in use (`inactive_file`) are given back when they are needed, and count as free.
+        """
+        files = [
+            (folder, ("memory.limit_in_bytes", "memory.usage_in_bytes"))
+            for folder in self._cgroups("memory", "/sys/fs/cgroup/memory")
+        ]
+        files += [(folder, ("memory.max", "memory.current")) for folder in self._cgroups("", "/sys/fs/cgroup")]
+        free: list[int] = []
+        for folder, names in files:
+            limit, used = ((self.read_text(f"{folder}/{name}") or "").strip() for name in names)
+            if limit.isdigit() and used.isdigit():
+                stat = self.read_text(f"{folder}/memory.stat") or ""
+                unused = re.search(r"^total_inactive_file (\d+)$", stat, re.MULTILINE)  # v1: with the cgroups below
+                unused = unused or re.search(r"^inactive_file (\d+)$", stat, re.MULTILINE)
+                free.append(int(limit) - int(used) + (int(unused[1]) if unused else 0))
+        return tuple(free)
 
     def cpu_quotas(self) -> tuple[float, ...]:
         """CPUs that this process's cgroup and those above it leave it; nothing where there is no limit."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit
@@ -79,6 +80,15 @@ def memory_limit(host: Host) -> int:
     """Memory of this cgroup and those above it in bytes (v1 and v2), at most the machine's."""
     limits = host.cgroup_values("memory", v2="memory.max", v1="memory.limit_in_bytes")
     return min([host.memory_bytes(), *limits])
+
+
+def memory_free(host: Host) -> int:
+    """Bytes that this process can still take: the least of what the machine and each cgroup around it leave.
+
+    Of a cgroup, what it holds of files that nobody reads counts as free. 0 where nothing can be known.
+    """
+    available = re.search(r"^MemAvailable:\s+(\d+) kB", host.read_text("/proc/meminfo") or "", re.MULTILINE)
+    return max(0, min([int(available[1]) << 10 if available else 0, *host.cgroup_memory_free()]))
 
 
 def instruction_set(host: Host) -> str:

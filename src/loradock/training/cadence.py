@@ -10,6 +10,7 @@ from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import EARLY_STOP
 from loradock.training.job import Job
 from loradock.training.saving import Progress
+from loradock.training.spacing import Spacing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +23,14 @@ class Due:
 
 
 class Flow:
-    """The plan's cadence, always at the last step, and after a signal; the best evaluation, and the early stop.
+    """The cadence of `spacing`, always at the last step, and after a signal; the best evaluation, and the early stop.
 
     `ended` says why there is nothing left to train, `stopped_by` which signal asks to end; None where there is none.
     """
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.cadence = job.plan.cadence.value
+        self.spacing = Spacing(job)
         self.ended: str | None = None
         self.stopped_by: str | None = None
         self.evaluated_step = 0
@@ -55,19 +56,23 @@ class Flow:
         """True where an evaluation belongs to this step."""
         if self.job.evaluation is None or not step:
             return False
-        return step >= len(self.job.steps) or step % self.cadence.evaluate == 0
+        return step >= len(self.job.steps) or step % self.spacing.cadence.evaluate == 0
+
+    def is_ending(self, step: int) -> bool:
+        """True where no step comes after this one."""
+        return step >= len(self.job.steps) or bool(self.stopped_by or self.ended)
 
     def after(self, step: int) -> Due:
         """What is due after a step. After a signal an evaluation waits for the run that continues."""
+        self.spacing.step()
         if self.job.peers:
             self.job.peers.step = step
         if collectives.any_of(bool(signals.requested())):
             self.stopped_by = signals.requested() or "another rank of the run"
-        is_ending = step >= len(self.job.steps) or bool(self.stopped_by)
-        saves = is_ending or step % self.cadence.save == 0
+        saves = self.is_ending(step) or step % self.spacing.cadence.save == 0
         return Due(
             # A metric line never reaches over a checkpoint: a run that continues from it gives the same lines.
-            log=saves or step == 1 or step % self.cadence.log == 0,
+            log=saves or step == 1 or step % self.spacing.cadence.log == 0,
             evaluate=not self.stopped_by and self.is_evaluated(step),
             save=saves,
         )
@@ -82,7 +87,7 @@ class Flow:
         if is_best:
             self.best_loss, self.best_step = loss, step
         patience = self.job.config.train.early_stopping
-        if patience and step - (self.best_step or 0) >= patience * self.cadence.evaluate:
+        if patience and step - (self.best_step or 0) >= patience * self.spacing.cadence.evaluate:
             self.ended = EARLY_STOP
         return bool(self.ended) or (is_best and self.job.config.keeps_best)
 

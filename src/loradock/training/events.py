@@ -94,11 +94,12 @@ class Doing:
 
 @dataclass(frozen=True, kw_only=True)
 class Saved:
-    """A checkpoint was written, in so many seconds."""
+    """A checkpoint was committed. The steps waited `seconds` for it; `commit_seconds` after its begin it was there."""
 
     step: int
     directory: Path
     seconds: float
+    commit_seconds: float
 
 
 @dataclass(frozen=True, kw_only=True)

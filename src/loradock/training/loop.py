@@ -24,12 +24,13 @@ from loradock.training.batches import StepLoader, step_loader
 from loradock.training.cadence import Flow
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.evaluation import evaluate
-from loradock.training.events import Doing, Dtypes, Emit, StepDone
+from loradock.training.events import Decided, Doing, Dtypes, Emit, StepDone
 from loradock.training.job import Job, Outcome
 from loradock.training.meter import DATA, OPTIMIZER, PASSES, Meter
 from loradock.training.passes import StepInputs
 from loradock.training.recovery import Full, smaller
 from loradock.training.saving import Beginning, Saver
+from loradock.training.spacing import Kind
 
 
 class StopNow(Exception):
@@ -49,14 +50,11 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     device_memory.forbid_more(job.config.train.memory_fraction)
     sdpa.allow(job.config.model.sdpa_kernel)
     beginning = Beginning(job.model) if job.resume is None else None
-    saver = Saver(job, emit)
-    while True:
-        with signals.deferred():
-            ended = Loop(job, backend, emit, saver).run()
-        if isinstance(ended, Outcome):
-            backend.finish()
-            return replace(ended, seconds=time.monotonic() - began)
-        job = smaller(job, ended, saver, beginning, emit)
+    with signals.deferred(), Saver(job, emit) as saver:
+        while isinstance(ended := Loop(job, backend, emit, saver).run(), Full):
+            job = smaller(job, ended, saver, beginning, emit)
+    backend.finish()
+    return replace(ended, seconds=time.monotonic() - began)
 
 
 def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
@@ -103,6 +101,7 @@ class Loop:
             flow.stopped_by = signals.requested() or "another rank of the run"
             # Ranks save together, and only a StopNow comes to all of them.
             is_agreed = isinstance(error, StopNow) or self.job.world_size == 1
+            self.saver.settle(is_agreed=is_agreed)
             if is_agreed and self.step > self.saver.last_step:
                 self.commit()
         finally:
@@ -179,6 +178,7 @@ class Loop:
 
     def do_what_is_due(self) -> None:
         """Log, evaluate and save, as the step that ended asks for."""
+        self.saver.look()
         due = self.flow.after(self.step)
         saves = due.save
         if due.log:
@@ -228,14 +228,24 @@ class Loop:
         if not math.isfinite(result.loss):
             raise guards.diverged(self.step, f"the evaluation loss is {result.loss}")
         self.emit(result)
-        return self.flow.judge(self.step, result.judged_by(job.config.checkpoints.metric))
+        is_kept = self.flow.judge(self.step, result.judged_by(job.config.checkpoints.metric))
+        self.space("evaluate", result.seconds)
+        return is_kept
 
     def commit(self) -> None:
         """Save the last step that was completed."""
         began = time.monotonic()
+        progress, is_last = self.flow.progress(self.step), self.flow.is_ending(self.step)
         with self.backend.saved_parts() as parts:
-            self.saver.save(self.flow.progress(self.step), parts, random_state=self.random_state)
-        self.meter.pause(time.monotonic() - began)
+            self.saver.save(progress, parts, random_state=self.random_state, is_last=is_last)
+        seconds = time.monotonic() - began
+        self.meter.pause(seconds)
+        self.space("save", seconds)
+
+    def space(self, kind: Kind, seconds: float) -> None:
+        """One took so long: from here on they may come more often or less."""
+        if not self.flow.is_ending(self.step) and (decision := self.flow.spacing.measured(kind, seconds)):
+            self.emit(Decided(decisions=(decision,)))
 
     def poll(self) -> None:
         """A sign of life; and the end, where a signal came. Ranks that train together end between steps."""

@@ -33,6 +33,7 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     if job.world_size > 1 or (micro_batch == 1 and not cached):
         rows = f"{micro_batch}, rows of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(f"out of GPU memory at step {full.step} (micro-batch {rows}): {full.what}", hint=remedy(job))
+    saver.settle()
     gc.collect()
     if torch.cuda.is_available():
         torch.cuda.empty_cache()

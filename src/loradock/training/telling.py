@@ -111,9 +111,8 @@ def keep(event: Event, *, record: RunRecord, status: Status) -> None:
             status.put(state=event.what, step=event.step, now=True)
         case Saved():
             record.has_committed = True
-            line = {"step": event.step, "directory": str(event.directory), "seconds": event.seconds}
-            record.metric("checkpoint", line)
-            status.put(step=event.step, last_checkpoint=event.directory.name, now=True)
+            record.metric("checkpoint", asdict(event) | {"directory": str(event.directory)})
+            status.put(last_checkpoint=event.directory.name, now=True)
             termination_log.note(last_checkpoint=event.directory.name)
         case Dtypes():
             record.put(dtypes=event.found)

@@ -48,7 +48,7 @@ PLANTS = (
     ),
     Plant(
         name="saving",
-        code="from loradock.training.saving import Saver; slow(Saver, '_commit', 0.08)",
+        code="from loradock.training.checkpoint import state; slow(state, 'of_run', 0.08)",
         settings=("checkpoints.every=1",),
         remedy="checkpoints.every=10",
     ),

@@ -1,7 +1,8 @@
 """P2: SIGKILL, injected by strace, at every system call on files that one save makes in its thread.
 
-A forked run stops itself before its third save (which also removes the oldest checkpoint); strace is attached, and
-counts from there. Killed as it enters a call, the process leaves what all calls before have made.
+A forked run stops itself before its third save (which also removes the oldest checkpoint); strace is attached to the
+thread that writes it, and counts from there. Killed as it enters a call, the process leaves what all calls before have
+made, and training is somewhere in the steps beside.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import random
 import re
 import signal
 import subprocess
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -35,8 +37,8 @@ def trials(bench: Bench) -> list[str]:
     bench.reference()
     out = bench.fresh(f"P2-{bench.subject.name}-trace")
     trace = out.parent / "trace"
-    process = bench.start(out, prepare=stopping(bench))
-    attach(process, trace)
+    process = bench.start(out, prepare=stopping(bench, out))
+    attach(process, trace, out=out)
     ended = process.finish()
     assert ended.exit_code == 0, (ended, process.text()[-3000:])
     found = points(trace.read_text(encoding="utf-8", errors="replace"))
@@ -59,8 +61,8 @@ def trial(point: str, bench: Bench) -> Line:
     subject, reference = bench.subject, bench.reference()
     for _ in range(ATTEMPTS):
         out = bench.fresh(f"P2-{subject.name}-{point}")
-        process = bench.start(out, prepare=stopping(bench))
-        attach(process, trace := out.parent / "trace", point=point)
+        process = bench.start(out, prepare=stopping(bench, out))
+        attach(process, trace := out.parent / "trace", out=out, point=point)
         if process.finish().exit_code == -signal.SIGKILL:
             break
     else:
@@ -78,40 +80,53 @@ def trial(point: str, bench: Bench) -> Line:
     }
 
 
-def stopping(bench: Bench) -> Callable[[], None]:
-    """What a forked run does first: stop itself before its third save, and mark where that begins and ends."""
+def stopping(bench: Bench, out: Path, *, save: int = SAVE) -> Callable[[], None]:
+    """What a forked run does first: stop itself before this save, and mark where that begins and ends."""
     saves = 0
 
     def before() -> None:
         nonlocal saves
         saves += 1
-        if saves == SAVE:
-            os.kill(os.getpid(), signal.SIGSTOP)
+        if saves == save:
+            thread_file(out).write_text(str(threading.get_native_id()))
+            signal.pthread_kill(threading.get_ident(), signal.SIGSTOP)  # so that this thread does not run on
             os.path.lexists(BEGINS)
 
     def after() -> None:
-        if saves == SAVE:
+        if saves == save:
             os.path.lexists(ENDS)
 
     return lambda: bench.subject.around_save(before, after)
 
 
-def attach(process: Process, trace: Path, *, point: str | None = None) -> None:
-    """Wait until the run has stopped itself, attach strace, and let it go on."""
-    assert process.wait_until(lambda: status(process, "State").startswith("T")), process.text()[-3000:]
-    inject = []
+def thread_file(out: Path) -> Path:
+    """Where a run says which of its threads writes the save."""
+    return out.parent / "thread"
+
+
+def attach(process: Process, trace: Path, *, out: Path, point: str | None = None) -> None:
+    """Wait until the run has stopped itself, attach strace to the thread that saves, and let it go on."""
+    inject: list[str] = []
     if point:
         name, number = point.split("#")
         inject = ["-e", f"inject={name}:signal=SIGKILL:when={number}"]
-    command = ["strace", "-p", str(process.id), "-o", str(trace), "-e", f"trace={CALLS}", *inject]
+    strace(process, trace, "-e", f"trace={CALLS}", *inject, thread=thread_file(out))
+
+
+def strace(process: Process, trace: Path, *options: str, thread: Path | None = None) -> None:
+    """Wait until the run has stopped itself, attach strace to the thread that it names, or to its main one; go on."""
+    assert process.wait_until(lambda: status(process, "State").startswith("T")), process.text()[-3000:]
+    attached = int(thread.read_text()) if thread else process.id
+    command = ["strace", "-p", str(attached), "-o", str(trace), *options]
     subprocess.Popen(command, stderr=subprocess.DEVNULL)  # ends with the process
-    assert process.wait_until(lambda: status(process, "TracerPid") != "0"), "strace did not attach"
+    is_attached = process.wait_until(lambda: status(process, "TracerPid", thread=attached) != "0")
+    assert is_attached, "strace did not attach"
     os.kill(process.id, signal.SIGCONT)
 
 
-def status(process: Process, field: str) -> str:
-    """A field of /proc/PID/status."""
-    text = Path(f"/proc/{process.id}/status").read_text(encoding="utf-8")
+def status(process: Process, field: str, *, thread: int | None = None) -> str:
+    """A field of the status of a process, or of one of its threads."""
+    text = Path(f"/proc/{process.id}/task/{thread or process.id}/status").read_text(encoding="utf-8")
     return re.search(rf"^{field}:\s*(.*)$", text, flags=re.MULTILINE)[1]  # type: ignore[index]
 
 

@@ -17,14 +17,17 @@ def highest(out: Path) -> int:
 
 
 def resumed_too_low(process: Process, *, committed: int, made: int) -> list[str]:
-    """Whether a start began below the newest whole checkpoint, or further back than one save interval."""
+    """Whether a start began below the newest whole checkpoint, or further back than two save intervals.
+
+    While the commit of a save runs, the steps up to the next save may be made, which waits for it.
+    """
     steps = steps_in(process.text())
     if not steps:
         return []
     begun = steps[0] - 1
     if begun < committed:
         return [f"lost: began after step {begun}, checkpoint-{committed} was whole"]
-    return [f"lost: began after step {begun}, {made} were made"] if made - begun > SAVE_EVERY else []
+    return [f"lost: began after step {begun}, {made} were made"] if made - begun > 2 * SAVE_EVERY else []
 
 
 def at_the_end(process: Process, bench: Bench, out: Path, reference: Reference) -> list[str]:

@@ -2,7 +2,8 @@
 
 An undisturbed run is traced once; a point is one of its calls, with an error that such a call may have. A forked run
 stops itself before it begins, strace is attached, and makes that call fail once. A call on a file whose name is the
-same in each run is counted among the calls on that file, any other among all calls of its name in the main thread.
+same in each run is counted among the calls on that file, any other among all calls of its name in the main thread. For
+`behind` the run stops itself before its first commit, and the calls are those of the thread that commits.
 """
 
 from __future__ import annotations
@@ -11,14 +12,13 @@ import os
 import random
 import re
 import signal
-import subprocess
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from faults.campaign.bench import Bench, Reference
-from faults.campaign.calls import status
+from faults.campaign.calls import stopping, strace, thread_file
 from faults.campaign.endings import at_the_end, line
 from faults.campaign.processes import Process
 from faults.campaign.records import Line
@@ -31,6 +31,8 @@ COLD = 8
 CONTINUED = 30
 """Of them in runs that continue one that was killed at KILLED_AT."""
 KILLED_AT = 8
+BEHIND = 16
+"""Of them in the thread that writes and commits checkpoints."""
 SEED = 24
 ATTEMPTS = 3
 QUICK = (
@@ -69,7 +71,7 @@ OURS = 0.85
 """The share of points on the run's own files: its output, its cache, its model and its rows."""
 CHANGING_NAME = re.compile(r"\.(?:stage|staged|trash|tmp)-?\w+")
 """A folder or file whose name is another in each run."""
-CALL = re.compile(r"^(?P<thread>\d+) +(?P<name>\w+)\((?P<rest>.*)$")
+CALL = re.compile(r"^(?:(?P<thread>\d+) +)?(?P<name>\w+)\((?P<rest>.*)$")
 NAMED = re.compile(r'"(/[^"]*)"|\d+<(/[^>]*)>')
 
 
@@ -97,8 +99,9 @@ def trials(bench: Bench) -> list[str]:
     """Points as `START name:error@file#number` or, without a name that stays, `START name:error@#number`, shuffled."""
     bench.reference()
     found = drawn_cold(traced(bench, start="cold")[2])
-    for start, count in (("forked", POINTS - COLD - CONTINUED), ("continued", CONTINUED)):
-        process, out, trace = traced(bench, "-f", start=start)
+    counts = {"forked": POINTS - COLD - CONTINUED - BEHIND, "continued": CONTINUED, "behind": BEHIND}
+    for start, count in counts.items():
+        process, out, trace = traced(bench, *(() if start == "behind" else ("-f",)), start=start)
         seen = list(points(trace, out=out, pid=process.id, inputs=bench.inputs.model.parent))
         found += drawn(seen, start=start, count=count)
     random.Random(SEED).shuffle(found)
@@ -108,21 +111,27 @@ def trials(bench: Bench) -> list[str]:
 def traced(bench: Bench, *options: str, start: str) -> tuple[Process, Path, str]:
     """An undisturbed run, its directory, and what strace wrote."""
     out = bench.fresh(f"{PROMISE}-{bench.subject.name}-trace-{start}")
-    process = begun(bench, out, start=start)
-    attach(process, trace := out.parent / "trace", "-y", "-s", "0", "-e", f"trace={','.join(ERRORS)}", *options)
+    process, thread = begun(bench, out, start=start)
+    names = f"trace={','.join(ERRORS)}"
+    strace(process, trace := out.parent / "trace", "-y", "-s", "0", "-e", names, *options, thread=thread)
     ended = process.finish()
     assert ended.exit_code == 0, (ended, process.text()[-3000:])
     return process, out, trace.read_text(encoding="utf-8", errors="replace")
 
 
-def begun(bench: Bench, out: Path, *, start: str) -> Process:
-    """A run that has stopped itself before it begins; `continued` is forked where another was killed at KILLED_AT."""
+def begun(bench: Bench, out: Path, *, start: str) -> tuple[Process, Path | None]:
+    """A run that has stopped itself before it begins; `continued` is forked where another was killed at KILLED_AT.
+
+    `behind` stops itself before its first commit, and names the thread of that in a file.
+    """
+    if start == "behind":
+        return bench.start(out, prepare=stopping(bench, out, save=1)), thread_file(out)
     if start == "continued":
         killed = bench.start(out)
         assert killed.wait_until(lambda: newest_whole(visible(bench.subject, out)) >= KILLED_AT), killed.text()[-3000:]
         killed.send(signal.SIGKILL)
         killed.finish()
-    return bench.start(out, start="cold" if start == "cold" else "forked", prepare=stopped)
+    return bench.start(out, start="cold" if start == "cold" else "forked", prepare=stopped), None
 
 
 def stopped() -> None:
@@ -131,12 +140,12 @@ def stopped() -> None:
 
 
 def points(trace: str, *, out: Path, pid: int, inputs: Path) -> Iterator[Point]:
-    """Every call of the main thread; of other threads those on the run's files that the main thread does not touch."""
+    """Every call of the main thread, or of the one that is traced alone; of other threads those of the monitor."""
     on_file: Counter[tuple[str, str]] = Counter()
     of_name: Counter[str] = Counter()
     places = {str(out): "OUT", str(out.parent / "cache"): "CACHE", str(inputs): "INPUTS"}
     for match in filter(None, map(CALL.match, trace.splitlines())):
-        name, rest, is_main = match["name"], match["rest"], match["thread"] == str(pid)
+        name, rest, is_main = match["name"], match["rest"], match["thread"] in (None, str(pid))
         named = [a or b for a, b in NAMED.findall(rest)]
         named = [path for path in named if path != str(out.parent)] or [""]  # AT_FDCWD
         if name == "mmap" and named == [""]:  # memory, and no file
@@ -212,8 +221,8 @@ def trial(point: str, bench: Bench) -> Line:
     start, what = point.split(" ")
     for attempt in range(ATTEMPTS):  # how often some files are written is a matter of time
         out = bench.fresh(f"{PROMISE}-{bench.subject.name}-{re.sub('[^0-9A-Za-z]+', '_', point)}")
-        process = begun(bench, out, start=start)
-        inject(process, trace := out.parent / "trace", earlier(what, attempt), bench=bench, out=out)
+        process, thread = begun(bench, out, start=start)
+        inject(process, trace := out.parent / "trace", earlier(what, attempt), bench=bench, out=out, thread=thread)
         ended = process.finish()
         if hit := hit_at(trace):
             break
@@ -262,7 +271,7 @@ def said(process: Process) -> str:
     return re.sub(r"/\S*/(?=[^/ ]+)", "", found[-1])[:200] if found else ""
 
 
-def inject(process: Process, trace: Path, point: str, *, bench: Bench, out: Path) -> None:
+def inject(process: Process, trace: Path, point: str, *, bench: Bench, out: Path, thread: Path | None) -> None:
     """Attach strace so that the point's call fails, and let the run go on."""
     name, error, file, number = re.fullmatch(r"(\w+):(\w+)@(.*)#(\d+)", point).groups()  # type: ignore[union-attr]
     options = ["-y", "-s", "0", "-e", f"trace={name}", "-e", f"inject={name}:error={error}:when={number}"]
@@ -271,15 +280,7 @@ def inject(process: Process, trace: Path, point: str, *, bench: Bench, out: Path
             file = re.sub(rf"^{word}(?=/|$)", str(place), file)
         options += ["-P", file.replace(".PID", f".{process.id}")]
         options += ["-f"] if "monitor" in file else []
-    attach(process, trace, *options)
-
-
-def attach(process: Process, trace: Path, *options: str) -> None:
-    """Wait until the run has stopped itself, attach strace, and let it go on."""
-    assert process.wait_until(lambda: status(process, "State").startswith("T")), process.text()[-3000:]
-    subprocess.Popen(["strace", "-p", str(process.id), "-o", str(trace), *options], stderr=subprocess.DEVNULL)
-    assert process.wait_until(lambda: status(process, "TracerPid") != "0"), "strace did not attach"
-    os.kill(process.id, signal.SIGCONT)
+    strace(process, trace, *options, thread=thread)
 
 
 def hit_at(trace: Path) -> str | None:

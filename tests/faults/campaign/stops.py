@@ -144,7 +144,7 @@ def judged(
 ) -> list[str]:
     """What is wrong with how a run ended that was asked to, `took` seconds ago, after it `made` so many steps."""
     flaws = [f"partial: checkpoint-{step}: {flaw}" for step, flaw in after.items() if flaw]
-    limit = reference.step_seconds + reference.save_seconds + GRACE_SECONDS
+    limit = reference.step_seconds + 2 * reference.save_seconds + GRACE_SECONDS  # the save in flight, and the last one
     if took > limit:
         flaws.append(f"late: {took:.2f} s, allowed {limit:.2f}")
     code, steps, committed = process.finish().exit_code, steps_in(process.text()), newest_whole(after)

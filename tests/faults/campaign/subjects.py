@@ -76,7 +76,7 @@ class Subject(Protocol):
         ...
 
     def around_save(self, before: Callable[[], None], after: Callable[[], None]) -> None:
-        """In this process, call these before and after each save."""
+        """In this process, call these before and after each save, in the thread that writes it."""
         ...
 
 
@@ -146,7 +146,7 @@ class Loradock:
     def around_save(self, before: Callable[[], None], after: Callable[[], None]) -> None:
         from loradock.training.saving import Saver
 
-        surround(Saver, "save", before, after)
+        surround(Saver, "_commit", before, after)
 
 
 class Stock:

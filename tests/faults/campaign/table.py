@@ -12,12 +12,18 @@ from faults.campaign.records import Line
 PAGE = records.ROOT / "docs" / "reliability.md"
 CAMPAIGNS = ("P1", "P2", "P6", "P19")
 PROMISES = {
-    "P1": ("kill -9 at any time loses at most one save interval; the run ends with the same bits (CPU, dropout)", 200),
+    "P1": (
+        "kill -9 at any time loses at most one save interval and the steps beside a commit; the same bits follow",
+        200,
+    ),
     "P2": ("no visible checkpoint is ever partial: killed at every system call of a save", 1),
     "P3": ("bit rot is never loaded", 200),
     "P4": ("a corrupt newest checkpoint: the next good one; none good: 83, never a silent fresh start", 1),
     "P5": ("a full disk leaves the previous checkpoint usable, ends with 73 and leaves no debris", 20),
-    "P6": ("SIGTERM, SIGINT: within step + save + 2 s committed and 75, or 76 where no step was new", 50),
+    "P6": (
+        "SIGTERM, SIGINT: within step + commit that runs + save + 2 s committed and 75, or 76 where no step was new",
+        50,
+    ),
     "P7": ("exit 0 only at the planned end, with the adapter verified: judged in every trial of P1, P2, P6 and P19", 1),
     "P8": ("nothing non-finite is ever committed; 79", 20),
     "P9": ("a foreign or changed run is never resumed silently; 83 names each field", 1),

@@ -15,6 +15,7 @@ import json
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,7 +25,10 @@ from safetensors import SafetensorError
 from loradock.errors import NoCheckpoint
 from loradock.model import adapters
 from loradock.model.export import WEIGHTS
-from loradock.training.checkpoint.store import Checkpoint
+from loradock.training.checkpoint import safetensors_stream
+from loradock.training.checkpoint.snapshot import tensors
+from loradock.training.checkpoint.store import Checkpoint, Files
+from loradock.training.run_dir import disk_space
 
 CONFIG = "adapter_config.json"
 STATE = "training_state.pt"
@@ -60,36 +64,36 @@ class RandomState:
             torch.cuda.set_rng_state(self.cuda)
 
 
-def as_files(model: Any, parts: Stateful, *, random_states: Sequence[RandomState]) -> dict[str, bytes | memoryview]:
-    """The files of a checkpoint by name. `random_states` has one entry a process, in the order of their ranks."""
-    from safetensors.torch import save
+def of_run(model: Any, parts: Stateful, *, random_states: Sequence[RandomState]) -> dict[str, Any]:
+    """What each file of a checkpoint holds, by its name: the tensors themselves, which the next step changes.
 
-    weights = unshared({name: tensor.detach().cpu().contiguous() for name, tensor in adapters.state(model).items()})
-    settings = {
-        name: sorted(value) if isinstance(value, set) else value
-        for name, value in (model.peft_config["default"].to_dict() | {"inference_mode": True}).items()
-    }
-    state = {
-        "random": [vars(random_state) for random_state in random_states],
-        **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
-    }
-    stream = io.BytesIO()
-    torch.save(state, stream)
+    `random_states` has one entry a process, in the order of their ranks.
+    """
+    settings = model.peft_config["default"].to_dict() | {"inference_mode": True}
     return {
-        WEIGHTS: save(weights, metadata={"format": "pt"}),
-        CONFIG: (json.dumps(settings, indent=2, sort_keys=True) + "\n").encode(),
-        STATE: stream.getbuffer(),
+        WEIGHTS: adapters.state(model),
+        CONFIG: {name: sorted(value) if isinstance(value, set) else value for name, value in settings.items()},
+        STATE: {
+            "random": [vars(random_state) for random_state in random_states],
+            **{name: part.state_dict() if part is not None else None for name, part in parts.items()},
+        },
     }
 
 
-def unshared(tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """The tensors with a copy of each that shares its memory with another (tied weights): safetensors refuses those."""
-    seen: set[int] = set()
-    alone: dict[str, torch.Tensor] = {}
-    for name, tensor in tensors.items():
-        alone[name] = tensor.clone() if tensor.data_ptr() in seen else tensor
-        seen.add(tensor.data_ptr())
-    return alone
+def size_bytes(content: Mapping[str, Any]) -> int:
+    """What files of this content take on a disk, and a little more."""
+    values = sum(tensor.nbytes for tensor in tensors((content[WEIGHTS], content[STATE])))
+    names = len(content[WEIGHTS]) * disk_space.TENSOR_BYTES
+    return values + names + len(content[STATE]["random"]) * disk_space.STATE_BYTES
+
+
+def as_files(content: Mapping[str, Any]) -> Files:
+    """The files of a checkpoint by name, from what `of_run` gave or a copy of it; they are made as they are written."""
+    return {
+        WEIGHTS: partial(safetensors_stream.write, content[WEIGHTS]),
+        CONFIG: (json.dumps(content[CONFIG], indent=2, sort_keys=True) + "\n").encode(),
+        STATE: partial(torch.save, content[STATE]),
+    }
 
 
 def restore_adapter(model: Any, checkpoint: Checkpoint) -> None:

@@ -30,7 +30,7 @@ from loradock.training.checkpoint.manifest import (
 )
 
 STAGE, TRASH = ".stage-", ".trash-"
-Files = Mapping[str, bytes | memoryview]
+Files = Mapping[str, atomic_io.Content]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,15 +99,10 @@ class Checkpoints:
         self._rotate({step, *keep_besides})
         return target
 
-    def _fill(
-        self, stage: Path, *, step: int, files: Mapping[str, bytes | memoryview], progress: Mapping[str, Any]
-    ) -> None:
+    def _fill(self, stage: Path, *, step: int, files: Files, progress: Mapping[str, Any]) -> None:
         if wrong := [name for name in files if name == MANIFEST or name in ("", ".", "..") or "/" in name]:
             raise ValueError(f"no name for a file of a checkpoint: {wrong[0]!r}")
-        written = {
-            name: {"sha256": atomic_io.write(stage / name, content), "bytes": len(content)}
-            for name, content in files.items()
-        }
+        written = {name: atomic_io.write(stage / name, content) for name, content in files.items()}
         content = {
             "format": manifests.FORMAT,
             "run_id": self.run_id,
@@ -115,7 +110,7 @@ class Checkpoints:
             "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
             "fingerprint": self.fingerprint,
             "progress": dict(progress),
-            "files": written,
+            "files": {name: {"sha256": each.sha256, "bytes": each.size_bytes} for name, each in written.items()},
         }
         atomic_io.write(stage / MANIFEST, manifests.text(content))
         atomic_io.sync_folder(stage)

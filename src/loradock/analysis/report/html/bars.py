@@ -81,8 +81,8 @@ def phases(runs: Sequence[Run]) -> list[Bar]:
 def step_of(run: Run) -> Breakdown | None:
     """The breakdown of a run, without its first steps where there are others."""
     counted = [line for line in run.train if is_phased(line) and is_whole(line, NEEDED)]
-    planned = next((decision.get("value") for decision in run.decisions if decision["name"] == "cadence"), None)
-    steps = planned if isinstance(planned, Mapping) else {}
+    decided = [decision.get("value") for decision in run.decisions if decision["name"] == "cadence"]
+    steps = decided[-1] if decided and isinstance(decided[-1], Mapping) else {}  # as it was last
     cadence = {**CADENCE, **{name: step for name, step in steps.items() if number(step) is not None}}
     for warmup_steps in (WARMUP_STEPS, 0):
         breakdown = step_time.of(
