@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     add("--attention", default="sdpa", help="of TRL's arms: sdpa, flash_attention_2 where it is installed")
     add("--threads", type=int, help="CPUs of each arm's process, 0: all (CPU 1, GPU 0)")
     add("--seed", type=int, default=0, help="of adapters and of the order of rows")
+    add("--dropout", type=float, default=0.0, metavar="SHARE", help="before the adapters, in all arms")
     add("--slice-seconds", type=float, default=420.0, help="an arm stops after so long, with the steps that it made")
     add("--total-seconds", type=float, default=0.0, help="begin no slice that could end later than this; 0: no limit")
     add("--floor-seconds", type=float, default=10.0, help="for the machine's ceiling, once a repeat; 0: leave it out")

@@ -24,7 +24,7 @@ UNSLOTH = "unsloth"
 OURS = "loradock"
 CPU_FLOOR = ("--tokens", "256", "--shrink", "4")
 GPU_FLOOR = ("--tokens", "4096", "16384")
-SHAPE = ("steps", "samples", "budget_tokens", "attention", "threads", "seed")
+SHAPE = ("steps", "samples", "budget_tokens", "attention", "threads", "seed", "dropout")
 
 
 def machine_of(device: str) -> dict[str, Any]:
@@ -115,6 +115,7 @@ class Campaign:
             steps=options.steps,
             samples=options.samples,
             seed=options.seed,
+            dropout=options.dropout,
         )
         return target, folder
 

@@ -158,7 +158,7 @@ def task(**values: Any) -> Task:
     """A task of 4 steps of 64 samples."""
     fields = dict.fromkeys(("arm", "device", "model", "rows", "adapter", "scratch", "attention"), "")
     numbers = {"steps": 4, "samples": 64, "longest": 300, "budget_tokens": 8192, "seed": 0, "threads": 0}
-    return Task(**{**fields, **numbers, "settings": {}, "limit_seconds": 1.0, "began": 0.0, **values})
+    return Task(**{**fields, **numbers, "dropout": 0.0, "settings": {}, "limit_seconds": 1.0, "began": 0.0, **values})
 
 
 def test_the_micro_batch_of_an_arm_without_padding_divides_a_step_and_keeps_the_budget() -> None:
@@ -194,6 +194,7 @@ def test_every_arm_has_a_kind_that_can_be_run_and_each_switch_of_ours_is_an_arm(
         "ours-without-cache",
         "ours-without-kernels",
         "ours-without-graphs",
+        "ours-without-dropout",
         "ours-without-packing",
     }
 

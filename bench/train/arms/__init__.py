@@ -12,6 +12,7 @@ OPTIMISATIONS = {
     "cache": "model.cache_weights=0",
     "kernels": "model.kernels=torch",
     "graphs": "train.cuda_graphs=false",
+    "dropout": "lora.dropout=0",
     "packing": "train.packing=false",
 }
 """What can be switched off in our engine, one key each: every line becomes an arm `ours-without-NAME`."""

@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-LORA = {"r": 16, "lora_alpha": 32, "lora_dropout": 0.0, "bias": "none", "task_type": "CAUSAL_LM"}
+LORA = {"r": 16, "lora_alpha": 32, "bias": "none", "task_type": "CAUSAL_LM"}
 LEARNING_RATE = 2e-4
 SCHEDULE = "constant"
 VANILLA_ROWS = 8
@@ -52,6 +52,7 @@ class Task:
     budget_tokens: int
     attention: str
     seed: int
+    dropout: float
     threads: int
     limit_seconds: float
     began: float

@@ -36,7 +36,7 @@ def configuration(task: Task) -> dict[str, Any]:
             "max_length": task.longest,
             "cache": str(scratch / "cache"),
         },
-        "lora": {"rank": LORA["r"], "alpha": LORA["lora_alpha"]},
+        "lora": {"rank": LORA["r"], "alpha": LORA["lora_alpha"], "dropout": task.dropout},
         "train": {
             "global_batch": task.samples,
             "max_steps": task.steps,

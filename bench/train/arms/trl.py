@@ -35,7 +35,7 @@ def base(task: Task) -> Any:
         local_files_only=True,
     )
     set_seed(task.seed)
-    settings: dict[str, Any] = {**LORA, "target_modules": "all-linear"}
+    settings: dict[str, Any] = {**LORA, "lora_dropout": task.dropout, "target_modules": "all-linear"}
     return get_peft_model(model, LoraConfig(**settings))
 
 

@@ -31,7 +31,7 @@ def base(unsloth: Any, task: Task) -> tuple[Any, Any]:
         model,
         r=LORA["r"],
         lora_alpha=LORA["lora_alpha"],
-        lora_dropout=LORA["lora_dropout"],
+        lora_dropout=task.dropout,
         target_modules=list(TARGETS),
         bias=LORA["bias"],
         use_gradient_checkpointing="unsloth" if task.settings.get("checkpointing", True) else False,
