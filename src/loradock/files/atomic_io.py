@@ -21,19 +21,19 @@ OF_THE_FILE_SYSTEM = {"lost+found", ".snapshot", ".snapshots", ".zfs"}
 """What lies in the root of a new volume: of ext4, NetApp, Btrfs tools and ZFS."""
 
 
-def write(file: Path, content: bytes | memoryview) -> str:
+def write(file: Path, content: bytes | memoryview, *, mode: int = 0o666) -> str:
     """Write a new file and flush it to the disk; returns the sha256 of `content` as hex.
 
-    Its mode is what the umask leaves of 0666; a large content is hashed while the disk is busy with it. Raises
+    Its mode is what the umask leaves of `mode`; a large content is hashed while the disk is busy with it. Raises
     FileExistsError where anything has that name (a link too), or the OSError of the disk; a file that could not be
     written whole is removed.
     """
     if len(content) < HASHED_BESIDE_BYTES:
-        _write(file, content)
+        _write(file, content, mode)
         return _sha256(content)
     with ThreadPoolExecutor(max_workers=1) as pool:
         digest = pool.submit(_sha256, content)
-        _write(file, content)
+        _write(file, content, mode)
         return digest.result()
 
 
@@ -41,8 +41,8 @@ def _sha256(content: bytes | memoryview) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _write(file: Path, content: bytes | memoryview) -> None:
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+def _write(file: Path, content: bytes | memoryview, mode: int) -> None:
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             remaining = memoryview(content)
@@ -56,14 +56,14 @@ def _write(file: Path, content: bytes | memoryview) -> None:
         raise
 
 
-def replace(file: Path, content: str | bytes) -> None:
+def replace(file: Path, content: str | bytes, *, mode: int = 0o666) -> None:
     """Put `content` (text as UTF-8) in the place of `file` in one step: a reader sees the old or the new one, whole.
 
     It is staged beside as `.NAME.ID`, with the number of this process (in a second thread, of that thread).
     """
     staged = file.with_name(f".{file.name}.{threading.get_native_id()}")
     staged.unlink(missing_ok=True)  # in a container the process that was killed had the same number
-    write(staged, content.encode() if isinstance(content, str) else content)
+    write(staged, content.encode() if isinstance(content, str) else content, mode=mode)
     try:
         os.replace(staged, file)
     except BaseException:
