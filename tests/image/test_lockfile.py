@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import compileall
 import hashlib
+import json
 import os
 import py_compile
 import re
@@ -18,10 +19,11 @@ from small_venv import append, dist_info, install, make_venv, rerecord, seal, si
 
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.machine.lockfile.digests import SMALL_BYTES, digest_files
-from loradock.machine.lockfile.known import NAME, SETTLED_NS, Known
+from loradock.machine.lockfile.known import NAME, Known
 from loradock.machine.lockfile.pins import find_lock, read_lock
 from loradock.machine.lockfile.verify import Verified
 from loradock.machine.lockfile.verify import verify as verify_environment
+from loradock.machine.marks import SETTLED_NS, TRUSTED_NS
 
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "docker" / "requirements.lock"
@@ -360,6 +362,23 @@ def test_unchanged_files_are_not_read_again_but_one_whose_size_and_time_were_put
     for changed in (verified(), verified()):  # twice: what changed just now is not kept
         assert [(each.kind, Path(each.file).name) for each in changed.findings] == [("tampered", "core.py")]
         assert changed.size_bytes == before.st_size
+
+
+@pytest.mark.parametrize("reason", ["a week has passed", "others may write them"])
+def test_kept_digests_are_believed_for_a_week_and_where_nobody_else_may_write_them(
+    reason: str, venv: Path, tmp_path: Path
+) -> None:
+    time.sleep(1.1 * SETTLED_NS / 1e9)
+    lock, file = venv.parent / "requirements.lock", tmp_path / NAME
+    read_bytes = [verify_environment(venv, lock=lock, known=Known(tmp_path)).size_bytes for _ in range(2)]
+    assert read_bytes[0] > 0 == read_bytes[1]
+    if reason == "others may write them":
+        file.chmod(0o666)
+    else:
+        content = json.loads(file.read_text())
+        file.write_text(json.dumps({**content, "since_ns": content["since_ns"] - TRUSTED_NS}))
+    again = [verify_environment(venv, lock=lock, known=Known(tmp_path)).size_bytes for _ in range(2)]
+    assert again == read_bytes
 
 
 def test_kept_digests_that_cannot_be_read_are_none(venv: Path, tmp_path: Path) -> None:

@@ -68,7 +68,8 @@ def env_check(
         return
     from loradock.env_check.compare import compare, lines, read
     from loradock.env_check.examination import FORMAT, examine, gathered
-    from loradock.env_check.intent import intent
+    from loradock.env_check.intent import cache_of_machine, intent
+    from loradock.env_check.kept import Kept
     from loradock.machine import Host
 
     if more and not others:
@@ -84,13 +85,15 @@ def env_check(
         loaded = load(config).config
     facts = gathered(host)
     names = [name.strip() for name in only.split(",")] if only else []
+    plan = intent(host, loaded)
     examination = examine(
         host=host,
         facts=facts,
-        plan=intent(host, loaded),
+        plan=plan,
         only=names,
         level=level or ("bench" if nodes else None),
         progress=None if as_json or as_report else show,
+        kept=Kept(cache_of_machine(host), (host, facts, plan), is_full=True),
     )
     content = examination.as_dict()
     differences = compare([content, *nodes]) if nodes else []

@@ -52,10 +52,19 @@ PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_CBWR
     multiple=True,
     help="Continue although this field changed (train.learning_rate, versions, ...); recorded in the run.",
 )
+@click.option("--full-env-check", is_flag=True, help="Compute all environment checks, those proven before too.")
 @click.option("--skip-env-check", is_flag=True, help="Skip the environment checks; recorded in the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run record as JSON on stdout at the end.")
 def train(
-    ask: Ask, *, demo: bool, resume: bool, fresh: bool, allowed: tuple[str, ...], skip_env_check: bool, as_json: bool
+    ask: Ask,
+    *,
+    demo: bool,
+    resume: bool,
+    fresh: bool,
+    allowed: tuple[str, ...],
+    full_env_check: bool,
+    skip_env_check: bool,
+    as_json: bool,
 ) -> None:
     """Fine-tune a QLoRA adapter from CONFIG, a preset, or the short options alone.
 
@@ -74,6 +83,9 @@ def train(
     from loradock.training.run import run
     from loradock.use import after
 
+    if full_env_check and skip_env_check:
+        what = "--full-env-check and --skip-env-check cannot be used together"
+        raise UsageError(what, hint="leave one of them out")
     if not as_json:
         streams.result_lies_elsewhere()
     set_environment({**QUIET, **schedulers.rank_of_step(os.environ)})
@@ -102,7 +114,7 @@ def train(
                 screen=screen,
                 is_fresh=fresh,
                 allowed=allowed,
-                skips_env_check=skip_env_check,
+                env_check="none" if skip_env_check else "full" if full_env_check else "due",
             )
             result = run(around, exam=exam)
             content, directory = result.record, result.directory

@@ -69,6 +69,8 @@ class Screen:
 
     def examined(self, examination: Examination) -> None:
         """The environment was looked at."""
+        if line := findings.provenance(examination):
+            self.note(line)
         self.note(findings.verdict(examination))
 
     def stage(self, text: str) -> None:

@@ -20,6 +20,17 @@ if TYPE_CHECKING:
     from loradock.plan.plan import Plan
 
 Severity = Literal["ok", "warning", "error"]
+# fmt: off
+Subject = Literal[
+    "files", "python", "code", "machine", "limits", "user", "libraries", "gpus", "variables",
+    "device", "model", "optimizer", "engine", "trackers", "moment",
+]
+# fmt: on
+"""What a verdict may depend on; `subjects.py` says what each is, and how it is now."""
+ON_DISK: tuple[Subject, ...] = ("files", "python", "code", "user")
+"""For a check that reads what is installed."""
+LOADED: tuple[Subject, ...] = (*ON_DISK, "machine", "limits", "libraries", "gpus", "variables")
+"""For one that loads it, or computes with it."""
 Level = Literal["quick", "compute", "bench"]
 SEVERITIES: tuple[Severity, ...] = ("ok", "warning", "error")
 LEVELS: tuple[Level, ...] = ("quick", "compute", "bench")
@@ -30,7 +41,8 @@ class Finding:
     """One thing that a check found: what, in one line, and the remedy in one line that can be typed.
 
     `exit_code` is what an error ends the process with. `measured` are figures by name, with the unit in the name; they
-    may differ from run to run, `what` of an unchanged machine does not.
+    may differ from run to run, `what` of an unchanged machine does not. A warning `is_lasting` that stays as long as
+    what its check depends on: it may be kept, as what is ok.
     """
 
     severity: Severity
@@ -38,6 +50,7 @@ class Finding:
     remedy: str = ""
     exit_code: int = 0
     measured: dict[str, float] = field(default_factory=dict[str, float])
+    is_lasting: bool = False
 
     def __post_init__(self) -> None:
         is_ok = self.severity == "ok"
@@ -53,6 +66,11 @@ def ok(what: str, **measured: float) -> Finding:
 def warning(what: str, *, remedy: str, **measured: float) -> Finding:
     """A run works, but slower, or may end badly."""
     return Finding(severity="warning", what=what, remedy=remedy, measured=measured)
+
+
+def lasting_warning(what: str, *, remedy: str) -> Finding:
+    """A warning that nothing but a change of what the check depends on takes away."""
+    return Finding(severity="warning", what=what, remedy=remedy, is_lasting=True)
 
 
 def error(what: str, *, remedy: str, ends: type[LoradockError] = EnvironmentUnfit, **measured: float) -> Finding:
@@ -107,7 +125,8 @@ class Check:
 
     `needs` leaves a check out where there is no GPU ("gpu") or no configuration ("config"). `limit_seconds` bounds
     it; one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one
-    that needs no such imports a process of its own beside the others.
+    that needs no such imports a process of its own beside the others. `depends_on` names all that its verdict follows
+    from: while that is as it was, `train` takes a good verdict of before. One about the moment is always computed.
     """
 
     name: str
@@ -118,6 +137,7 @@ class Check:
     needs: Literal["nothing", "gpu", "config"] = "nothing"
     limit_seconds: float = 15.0
     is_beside: bool = False
+    depends_on: tuple[Subject, ...] = ("moment",)
 
     @property
     def computes(self) -> bool:

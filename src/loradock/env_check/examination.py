@@ -11,6 +11,7 @@ from loradock import __version__
 from loradock.env_check import CHECKS, GROUPS
 from loradock.env_check.base import LEVELS, SEVERITIES, Check, Finding, Intent, Level, Severity
 from loradock.env_check.child import Looked, answered
+from loradock.env_check.kept import Kept, Provenance
 from loradock.env_check.node import Node, node
 from loradock.env_check.runner import run
 from loradock.errors import (
@@ -45,7 +46,8 @@ OF_SETTINGS = frozenset(
 class Examination:
     """What a machine was found to be. `gpus` are its GPUs as they were when the last check had ended.
 
-    `left_out` are the checks that were asked for and need what is not there: a GPU or a configuration.
+    `left_out` are the checks that were asked for and need what is not there: a GPU or a configuration. `provenance`
+    says what was known before; None where all was computed.
     """
 
     level: Level
@@ -55,6 +57,7 @@ class Examination:
     node: Node = field(default_factory=lambda: Node(name="?"))
     gpus: tuple[GpuState, ...] = ()
     left_out: tuple[Check, ...] = ()
+    provenance: Provenance | None = None
 
     @property
     def findings(self) -> tuple[tuple[Check, Finding], ...]:
@@ -101,6 +104,7 @@ class Examination:
             looked=(*self.looked, *later.looked),
             seconds=self.seconds + later.seconds,
             left_out=(*self.left_out, *later.left_out),
+            provenance=self.provenance and self.provenance.then(later.provenance),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -108,6 +112,7 @@ class Examination:
         return {
             "level": self.level,
             "seconds": round(self.seconds, 1),
+            **({"kept": asdict(self.provenance)} if self.provenance else {}),
             "findings": [
                 {
                     "check": check.name,
@@ -185,10 +190,12 @@ def examine(
     level: Level | None = None,
     progress: Callable[[Looked], None] | None = None,
     computes: bool | None = None,
+    kept: Kept | None = None,
 ) -> Examination:
     """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result.
 
     With `computes` only the checks that compute (True; then node and GPUs are not described), or the others (False).
+    `kept` has verdicts of before, which are taken where they still count, and gets the new ones.
     """
     checks, level = chosen(only, level)
     checks = tuple(check for check in checks if computes in (None, check.computes))
@@ -198,9 +205,23 @@ def examine(
         needed = " and ".join(sorted({NEEDS[check.needs] for check in left_out})) or "a higher --level"
         raise UsageError(f"there is nothing to check: {', '.join(only)} needs {needed}", hint="loradock env-check")
     began = time.monotonic()
-    looked = run(applying, host=host, facts=facts, plan=plan, progress=progress)
+    taken = kept.taken(applying) if kept else []
+    if progress:
+        for look in taken:
+            progress(look)
+    known = {look.check for look in taken}
+    computed = run(
+        [check for check in applying if check not in known], host=host, facts=facts, plan=plan, progress=progress
+    )
+    if kept:
+        kept.keep(computed)
     examination = Examination(
-        level=level, looked=tuple(looked), facts=facts, seconds=time.monotonic() - began, left_out=left_out
+        level=level,
+        looked=(*taken, *computed),
+        facts=facts,
+        seconds=time.monotonic() - began,
+        left_out=left_out,
+        provenance=kept.provenance if kept and not kept.is_full else None,
     )
     if computes:
         return examination

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any, Protocol
 
 from loradock.env_check.base import Intent
 from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, examine
-from loradock.env_check.intent import own_cache
+from loradock.env_check.intent import cache_of_machine
+from loradock.env_check.kept import Kept
 from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.plan.plan import Plan
@@ -30,18 +30,27 @@ class Shown(Protocol):
 
 @dataclass(kw_only=True)
 class Guard:
-    """Looks at the machine of a run in two parts; `plan` is what the run means to do."""
+    """Looks at the machine of a run in two parts; `plan` is what the run means to do.
+
+    What was proven before and still counts is taken, unless the look `is_full`.
+    """
 
     host: Host
     facts: Facts
     plan: Intent
     shown: Shown
+    is_full: bool = False
     begun: Examination = field(init=False)
 
     def look(self) -> dict[str, Any]:
         """All that needs no computing; what was found, for run.json. Raises where the machine cannot train."""
         examination = examine(
-            host=self.host, facts=self.facts, plan=self.plan, progress=self.shown.looked, computes=False
+            host=self.host,
+            facts=self.facts,
+            plan=self.plan,
+            progress=self.shown.looked,
+            computes=False,
+            kept=self._kept(self.plan),
         )
         self.begun = replace(examination, level="quick")
         if self.begun.exit_code:
@@ -59,9 +68,14 @@ class Guard:
             beat()
             self.shown.looked(looked)
 
-        intent = replace(self.plan, plan=plan, digests=Path.cwd() / own_cache(self.host))
-        later = examine(host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True)
+        intent = replace(self.plan, plan=plan, digests=None if self.is_full else cache_of_machine(self.host))
+        later = examine(
+            host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True, kept=self._kept(intent)
+        )
         combined = self.begun.then(later)
         self.shown.examined(combined)
         combined.refuse()
         return combined.summary()
+
+    def _kept(self, intent: Intent) -> Kept:
+        return Kept(cache_of_machine(self.host), (self.host, self.facts, intent), is_full=self.is_full)

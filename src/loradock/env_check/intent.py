@@ -43,6 +43,11 @@ def own_cache(host: Host) -> str:
     return host.environ.get(CACHE) or str(Path(host.environ.get("XDG_CACHE_HOME") or home / ".cache", "loradock"))
 
 
+def cache_of_machine(host: Host) -> Path:
+    """The folder of that cache."""
+    return _working_directory() / own_cache(host)
+
+
 def _working_directory() -> Path:
     try:
         return Path.cwd()

@@ -78,13 +78,13 @@ class Written:
     size_bytes: int
 
 
-def write(file: Path, content: Content) -> Written:
+def write(file: Path, content: Content, *, mode: int = 0o666) -> Written:
     """Write a new file and flush it to the disk; `content` is its bytes, or is called with the Sink that takes them.
 
-    Its mode is what the umask leaves of 0666. Raises FileExistsError where anything has that name (a link too), or the
+    Its mode is what the umask leaves of `mode`. Raises FileExistsError where anything has that name (a link too), or the
     OSError of the disk; a file that could not be written whole is removed.
     """
-    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         try:
             with ThreadPoolExecutor(max_workers=1) as hashing:  # its thread begins with the first large part
@@ -103,14 +103,14 @@ def write(file: Path, content: Content) -> Written:
     return Written(sha256=sink.sha256(), size_bytes=sink.size_bytes)
 
 
-def replace(file: Path, content: str | bytes) -> None:
+def replace(file: Path, content: str | bytes, *, mode: int = 0o666) -> None:
     """Put `content` (text as UTF-8) in the place of `file` in one step: a reader sees the old or the new one, whole.
 
     It is staged beside as `.NAME.ID`, with the number of this process (in a second thread, of that thread).
     """
     staged = file.with_name(f".{file.name}.{threading.get_native_id()}")
     staged.unlink(missing_ok=True)  # in a container the process that was killed had the same number
-    write(staged, content.encode() if isinstance(content, str) else content)
+    write(staged, content.encode() if isinstance(content, str) else content, mode=mode)
     try:
         os.replace(staged, file)
     except BaseException:

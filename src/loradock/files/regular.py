@@ -18,6 +18,8 @@ MOST_BYTES = 64 << 20
 """Of a file of settings, of a manifest, of a record."""
 MOST_LINES_BYTES = 512 << 20
 """Of lines that a run or a command wrote: a million steps."""
+PART_BYTES = 1 << 20
+OPEN_TO_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFCHR: "a character device",
@@ -48,17 +50,38 @@ def opened(file: Path, *, buffer_bytes: int = DEFAULT_BUFFER_SIZE) -> BufferedRe
 def read(file: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
     """The content of a file that is opened so. OSError where it is larger than `most_bytes`, or is no such file."""
     with opened(file) as stream:
-        content = b"" if os.fstat(stream.fileno()).st_size > most_bytes else stream.read(most_bytes + 1)
-        size_bytes = max(os.fstat(stream.fileno()).st_size, len(content))
-    if size_bytes > most_bytes:
-        what = f"it has {size_bytes:,} bytes, where {most_bytes:,} are the most that is plausible"
-        raise OSError(TOO_LARGE, what, str(file))
-    return content
+        return _content(stream, file, most_bytes)
+
+
+def read_private(file: Path, *, most_bytes: int = MOST_BYTES) -> bytes:
+    """As `read`, of a file that belongs to this user and that nobody else may write. OSError for any other.
+
+    Who is handed a folder of somebody else's believes nothing that lies there.
+    """
+    with opened(file) as stream:
+        status = os.fstat(stream.fileno())
+        if status.st_uid != os.geteuid() or status.st_mode & OPEN_TO_OTHERS:
+            raise PermissionError(errno.EPERM, "others may have written it", str(file))
+        return _content(stream, file, most_bytes)
 
 
 def read_text(file: Path, *, most_bytes: int = MOST_BYTES) -> str:
     """As `read`, as text. ValueError where it is not UTF-8."""
     return read(file, most_bytes=most_bytes).decode("utf-8")
+
+
+def _content(stream: BufferedReader, file: Path, most_bytes: int) -> bytes:
+    parts: list[bytes] = []
+    if os.fstat(stream.fileno()).st_size <= most_bytes:
+        # In parts: the kernel allots what is asked for of a file below /proc/sys, and refuses megabytes.
+        while sum(map(len, parts)) <= most_bytes and (part := stream.read(PART_BYTES)):
+            parts.append(part)
+    content = b"".join(parts)
+    size_bytes = max(os.fstat(stream.fileno()).st_size, len(content))
+    if size_bytes > most_bytes:
+        what = f"it has {size_bytes:,} bytes, where {most_bytes:,} are the most that is plausible"
+        raise OSError(TOO_LARGE, what, str(file))
+    return content
 
 
 def _check(file: Path, mode: int) -> None:

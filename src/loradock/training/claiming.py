@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from loradock.config.load import Loaded
 from loradock.distributed import collectives
@@ -28,6 +28,9 @@ from loradock.training.run_dir.output_lock import OutputLock
 from loradock.training.run_dir.paths import RECORD
 from loradock.training.run_dir.resume import Standing
 
+Extent = Literal["due", "full", "none"]
+"""How much of the environment check a run makes: what is not proven yet, all, or nothing."""
+
 
 class Screen(View, Shown, Protocol):
     """A view that also shows where the run lies, and what was found of the machine."""
@@ -45,17 +48,18 @@ def claimed(
     screen: Screen,
     is_fresh: bool,
     allowed: Collection[str],
-    skips_env_check: bool,
+    env_check: Extent = "due",
 ) -> Iterator[RunContext]:
     """Open the run that stands so: continue it, or begin it in a new directory.
 
-    `parent` is where numbered directories lie, None where the user named one. Raises where the machine cannot train,
-    Locked where another run holds the directory, and what `context.opened` raises.
+    `env_check` says how much of that is made. `parent` is where numbered directories lie, None where the user named
+    one. Raises where the machine cannot train, Locked where another run holds the directory, and what `context.opened`
+    raises.
     """
     host = Host()
     facts = gathered(host)
     parallel.check_processes(loaded.config, facts.world_size)
-    guard, proof = looked_first(loaded, host=host, facts=facts, screen=screen, skips=skips_env_check)
+    guard, proof = looked_first(loaded, host=host, facts=facts, screen=screen, extent=env_check)
     spent = spent_so_far(host, proof)
     with (
         collectives.joined(facts, config=loaded.config) as peers,
@@ -126,19 +130,19 @@ def taken(
 
 
 def looked_first(
-    loaded: Loaded, *, host: Host, facts: Facts, screen: Screen, skips: bool
+    loaded: Loaded, *, host: Host, facts: Facts, screen: Screen, extent: Extent
 ) -> tuple[Guard | None, dict[str, Any]]:
     """Prove that this machine can train, once a node: all that needs no computing, which follows the plan.
 
     Returns what proves the rest, and what was found, for run.json. Raises where the machine cannot train.
     """
-    if skips:
+    if extent == "none":
         screen.note("environment: not checked (--skip-env-check)")
         return None, {"skipped": "--skip-env-check"}
     if facts.local_rank:
         return None, {"skipped": "local rank 0 of this node checks"}
     screen.stage("environment")
-    guard = Guard(host=host, facts=facts, plan=intent(host, loaded.config), shown=screen)
+    guard = Guard(host=host, facts=facts, plan=intent(host, loaded.config), shown=screen, is_full=extent == "full")
     return guard, guard.look()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from datetime import UTC, datetime
+
 from loradock.env_check import CHECKS
 from loradock.env_check.base import Check, Finding
 from loradock.env_check.examination import NEEDS, Examination
@@ -40,3 +43,20 @@ def verdict(examination: Examination) -> str:
         for name in omitted_kinds
     )
     return f"{counted(len(looked), 'check')}, {counts}, {examination.seconds:.1f} s: {ending}{omission}"
+
+
+def provenance(examination: Examination) -> str:
+    """How much of it was proven before, where that is kept, and why the rest was computed, in a line."""
+    known = examination.provenance
+    if known is None:
+        return ""
+    reasons = Counter(known.computed.values())
+    reasons_text = ", ".join(f"{count} because of {why}" for why, count in reasons.most_common())
+    computed = f"{counted(len(known.computed), 'check')} computed now ({reasons_text})"
+    if not known.taken:
+        return f"environment: {computed}"
+    times = sorted(
+        datetime.fromtimestamp(at_ns / 1e9, tz=UTC).strftime("%Y-%m-%d %H:%M") for at_ns in known.taken.values()
+    )
+    when = times[0] if times[0] == times[-1] else f"{times[0]} to {times[-1]}"
+    return f"environment: {counted(len(known.taken), 'check')} proven {when} UTC ({known.file}), {computed}"

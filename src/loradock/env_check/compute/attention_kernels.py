@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.exact_attention import LENGTH, Case, attend, cases
 from loradock.env_check.compute.implementations import Implementation, implementations, is_incapable, wanted
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
@@ -206,4 +206,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=90,
+    depends_on=(*LOADED, "device", "model", "engine"),
 )

@@ -13,7 +13,7 @@ from datetime import timedelta
 from multiprocessing.connection import Connection
 from typing import Any
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import HOLDERS, is_full, used_gpus
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -204,4 +204,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=240,
+    depends_on=(*LOADED, "device"),
 )

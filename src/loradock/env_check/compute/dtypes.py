@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import ROUNDINGS, UNIT_ROUNDOFF, Device, at_each
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
@@ -106,4 +106,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=60,
+    depends_on=(*LOADED, "device"),
 )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from loradock.catalog import optimizers
 from loradock.catalog.optimizers import OPTIMIZERS
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.remedies import train_with
 from loradock.facts import Facts
@@ -116,4 +116,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=60,
+    depends_on=(*LOADED, "device", "optimizer"),
 )

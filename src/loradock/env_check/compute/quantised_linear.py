@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Device, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
@@ -203,4 +203,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=90,
+    depends_on=(*LOADED, "device", "model"),
 )

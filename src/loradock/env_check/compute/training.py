@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from loradock.env_check.base import Check, Finding, Intent
+from loradock.env_check.base import LOADED, Check, Finding, Intent
 from loradock.env_check.compute import tiny_model
 from loradock.env_check.compute.exact_attention import Case, cases
 from loradock.env_check.compute.implementations import BACKENDS, implementations, is_incapable, only, wanted
@@ -193,4 +193,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=150,
+    depends_on=(*LOADED, "device", "model", "engine"),
 )

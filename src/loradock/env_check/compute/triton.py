@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.catalog import engines
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.compute.places import Device, at_each
 from loradock.env_check.remedies import as_locked
 from loradock.facts import Facts
@@ -169,4 +169,5 @@ CHECK = Check(
     look=look,
     level="compute",
     limit_seconds=60,
+    depends_on=(*LOADED, "device", "model", "engine"),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, lasting_warning, ok
 from loradock.env_check.remedies import as_locked, uninstall
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -30,7 +30,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     if "flash-attn" in installed and (why := host.import_failure(FLASH_ATTN)):
         what = f"flash-attn {installed['flash-attn']} does not load with torch {installed['torch']}: {why}"
         setting = plan.config.model.attention if plan.config else "auto"
-        say = error if setting in ("auto", "flash_attention_2") else warning  # the run names another attention
+        say = error if setting in ("auto", "flash_attention_2") else lasting_warning  # the run names another attention
         findings.append(say(what, remedy=uninstall(host.prefix(), "flash-attn")))
     if "triton" in installed and cuda:
         findings += assembler(host, cuda)
@@ -60,7 +60,7 @@ def four_bit(host: Host, cuda: str | None, *, wants_gpu: bool) -> list[Finding]:
         )
     elif refused and not findings:
         what = "bitsandbytes has no library that loads: its 4-bit code runs in plain Python"
-        findings.append(warning(what, remedy=as_locked(host, "bitsandbytes")))
+        findings.append(lasting_warning(what, remedy=as_locked(host, "bitsandbytes")))
     return findings
 
 
@@ -80,7 +80,7 @@ def chosen(cuda: str, names: Sequence[str], *, remedy: str) -> tuple[str | None,
         return None, error(what, remedy=remedy)
     nearest = max(below) if below else min(above)
     what = f"bitsandbytes has no library for torch's CUDA {cuda} and takes {builds[nearest]}"
-    return builds[nearest], warning(what, remedy=remedy)
+    return builds[nearest], lasting_warning(what, remedy=remedy)
 
 
 def assembler(host: Host, cuda: str) -> list[Finding]:
@@ -93,7 +93,7 @@ def assembler(host: Host, cuda: str) -> list[Finding]:
     if int(release.split(".")[0]) == int(cuda.split(".")[0]):
         return []
     what = f"Triton assembles for CUDA {release}, torch is built for CUDA {cuda}"
-    return [warning(what, remedy=f"unset {PTXAS}" if setting else as_locked(host, "triton"))]
+    return [lasting_warning(what, remedy=f"unset {PTXAS}" if setting else as_locked(host, "triton"))]
 
 
 CHECK = Check(
@@ -103,4 +103,5 @@ CHECK = Check(
     limit_seconds=120,
     proves="torch, bitsandbytes, flash-attn and Triton are built for the same CUDA and C++ ABI, and load together.",
     look=look,
+    depends_on=(*LOADED, "device", "model"),
 )

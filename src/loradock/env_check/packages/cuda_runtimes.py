@@ -7,7 +7,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, lasting_warning, ok
 from loradock.facts import Facts
 from loradock.machine import Host
 
@@ -50,7 +50,7 @@ def judge(loaded: Mapping[str, Sequence[str]], *, own: Sequence[str], environ: M
             findings.append(error(what, remedy=remedy_for(strangers or paths, environ)))
         elif strangers and of_packages:
             what = f"{name} is loaded from {strangers[0]}, not from the installed {of_packages[0]}"
-            findings.append(warning(what, remedy=remedy_for(strangers, environ)))
+            findings.append(lasting_warning(what, remedy=remedy_for(strangers, environ)))
     if findings:
         return findings
     if not loaded:
@@ -75,4 +75,5 @@ CHECK = Check(
     limit_seconds=90,
     proves="torch, bitsandbytes and Triton load the same copy of each CUDA library in one process.",
     look=look,
+    depends_on=LOADED,
 )

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok
 from loradock.env_check.remedies import locked_versions, reinstall
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -136,4 +136,5 @@ CHECK = Check(
     limit_seconds=30,
     proves="Every shared library that the installed native code needs, or opens by name, is found.",
     look=look,
+    depends_on=LOADED,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable, Sequence
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import ON_DISK, Check, Finding, Intent, error, lasting_warning, ok
 from loradock.env_check.remedies import ANOTHER_IMAGE
 from loradock.errors import EnvironmentUnfit, InputMissing
 from loradock.facts import Facts
@@ -45,7 +45,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 
 def judge(differences: Sequence[packages.Difference]) -> list[Finding]:
     """The worst few, each with its remedy, and the rest as a number."""
-    in_order = sorted(differences, key=lambda difference: _severity(difference) is warning)
+    in_order = sorted(differences, key=lambda difference: _severity(difference) is lasting_warning)
     visible = in_order if len(in_order) <= SHOWN + 1 else in_order[:SHOWN]
     findings = [
         _severity(difference)(f"{difference.file}: {difference.what}".replace("\n", " "), remedy=_remedy(difference))
@@ -57,7 +57,7 @@ def judge(differences: Sequence[packages.Difference]) -> list[Finding]:
 
 
 def _severity(difference: packages.Difference) -> Callable[..., Finding]:
-    return error if difference.kind in BROKEN and not difference.file.endswith(CERTIFICATES) else warning
+    return error if difference.kind in BROKEN and not difference.file.endswith(CERTIFICATES) else lasting_warning
 
 
 def _remedy(difference: packages.Difference) -> str:
@@ -74,4 +74,5 @@ CHECK = Check(
     is_beside=True,
     proves="Every installed file has the bytes that its package recorded, and in the image those of the build.",
     look=look,
+    depends_on=ON_DISK,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection, Mapping, Sequence
 
-from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
+from loradock.env_check.base import LOADED, Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import locked_versions, reinstall
 from loradock.facts import Facts
 from loradock.machine import Host
@@ -128,4 +128,5 @@ CHECK = Check(
     limit_seconds=LIMIT_SECONDS + 5,
     proves="Packages with generated protobuf code can be imported together, with the installed protobuf.",
     look=look,
+    depends_on=(*LOADED, "trackers"),
 )

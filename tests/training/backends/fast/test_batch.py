@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 import torch
+from jobs import job_of
 from torch.utils.data import DataLoader, Dataset
 
 from loradock.training.backends.fast.attention.base import Documents
-from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.batch import FlatBatch, flatten
 from loradock.training.batches import only_item
 
 MICRO_BATCHES = 200
@@ -47,3 +49,16 @@ def test_a_step_of_many_micro_batches_comes_from_a_worker_whole_and_takes_no_des
             assert found.documents.bounds == expected.documents.bounds
             assert torch.equal(found.documents.cu_seqlens, expected.documents.cu_seqlens)
             assert all(torch.equal(tensor, expected.tensors()[name]) for name, tensor in found.tensors().items())
+
+
+def test_attention_is_told_the_longest_document_there_but_for_what_is_replayed(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    job = job_of(tmp_path, "engine=fast", model=llama, data=rows)
+    micro_batch = job.steps[0].micro_batches[0]
+    longest = int(micro_batch.lengths.max())
+    assert longest < 512
+    for multiple in (1, 8):
+        assert flatten(micro_batch, pad_token_id=0, longest=512, multiple=multiple).documents.longest == longest
+    captured = flatten(micro_batch, pad_token_id=0, longest=512, multiple=8, documents_multiple=32)
+    assert captured.documents.longest == 512

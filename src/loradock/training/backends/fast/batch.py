@@ -191,7 +191,7 @@ def laid_out(
         documents=Documents(
             bounds=tuple(int(bound) for bound in bounds),
             cu_seqlens=torch.from_numpy(np.concatenate([bounds, empty])),
-            longest=longest,
+            longest=longest if more > 1 else max(lengths),  # what is replayed keeps the bound that it was captured with
             is_causal=is_causal,
         ),
         keys=torch.from_numpy(token_keys(micro_batch, slots=total) if has_dropout else np.empty(0, dtype=np.int64)),
