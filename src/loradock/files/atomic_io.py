@@ -81,8 +81,8 @@ class Written:
 def write(file: Path, content: Content, *, mode: int = 0o666) -> Written:
     """Write a new file and flush it to the disk; `content` is its bytes, or is called with the Sink that takes them.
 
-    Its mode is what the umask leaves of `mode`. Raises FileExistsError where anything has that name (a link too), or the
-    OSError of the disk; a file that could not be written whole is removed.
+    Its mode is what the umask leaves of `mode`. Raises FileExistsError where anything has that name (a link too), or
+    the OSError of the disk; a file that could not be written whole is removed.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
