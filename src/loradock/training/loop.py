@@ -46,7 +46,8 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
     """
     began = time.monotonic()
     torch.use_deterministic_algorithms(bool(job.config.deterministic) and job.plan.device.value == "cuda")
-    torch.utils.deterministic.fill_uninitialized_memory = False  # a launch for each new tensor
+    filling: Any = torch.utils.deterministic
+    filling.fill_uninitialized_memory = False  # it would be a launch for each new tensor
     torch.backends.cuda.matmul.allow_tf32 = bool(job.plan.tf32.value)
     device_memory.forbid_more(job.config.train.memory_fraction)
     sdpa.allow(job.config.model.sdpa_kernel)

@@ -239,7 +239,7 @@ def test_all_documents_of_a_step_are_embedded_once_by_one_rank(tmp_path: Path) -
     places = []
     for rank in range(3):
         made = batch_of(found, np.arange(8), micro_batch=1, ranks=Ranks(world_size=3, rank=rank))
-        places += [place for own in made.places for place in own.tolist()]
+        places += [place for own in made.micro_batches for place in own.places.tolist()]
     assert sorted(places) == list(range(24))
 
 

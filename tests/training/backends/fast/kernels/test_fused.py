@@ -15,6 +15,7 @@ import torch
 import triton
 from torch import Tensor
 from torch._subclasses import FakeTensorMode
+from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
@@ -155,7 +156,7 @@ def resource_usage(cubin: bytes) -> str:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [triton.knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
+        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 

@@ -151,7 +151,7 @@ def lora_down_backward_x_kernel(
 
 
 @triton.jit
-def row_words(keys, row, rows, adapter):
+def row_words(keys, row, rows, adapter) -> Any:
     """The two int32 words of each row; see `base.Dropout`."""
     z = tl.load(keys + row, mask=row < rows, other=0) + adapter.to(tl.int64) * -7046029254386353131
     z *= -4658895280553007687
