@@ -86,13 +86,13 @@ def lora_down_kernel(
     row = tl.program_id(0).to(tl.int64) * block + tl.arange(0, block)
     adapter = tl.program_id(1) // blocks_of_rank
     own = tl.program_id(1) % blocks_of_rank * block_rank + tl.arange(0, block_rank)
-    word, other = row_words(keys, row, rows, first + adapter)
+    mixed = mixed_keys(keys, row, rows, first + adapter)
     total = tl.zeros((block, block_rank), dtype=tl.float32)
     for start in range(0, width, columns):
         column = start + tl.arange(0, columns)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         value = tl.load(x + row[:, None] * x_stride + column[None, :], mask=inside, other=0.0)
-        value = tl.where(is_kept(word, other, column, most), value, 0.0)
+        value = tl.where(is_kept(mixed, column, most), value, 0.0)
         place = a + (adapter * rank + own)[None, :] * width + column[:, None]
         weight = tl.load(place, mask=(own < rank)[None, :] & (column < width)[:, None], other=0.0)
         total = tl.dot(value, weight, total, input_precision="ieee")
@@ -115,8 +115,8 @@ def lora_down_backward_a_kernel(
         row = start + tl.arange(0, block).to(tl.int64)
         inside = (row < rows)[:, None] & (column < width)[None, :]
         value = tl.load(x + row[:, None] * x_stride + column[None, :], mask=inside, other=0.0)
-        word, other = row_words(keys, row, rows, first + adapter)
-        value = tl.where(is_kept(word, other, column, most), value, 0.0)
+        mixed = mixed_keys(keys, row, rows, first + adapter)
+        value = tl.where(is_kept(mixed, column, most), value, 0.0)
         place = dh + row[None, :] * all_ranks + (adapter * rank + own)[:, None]
         gradient = tl.load(place, mask=(own < rank)[:, None] & (row < rows)[None, :], other=0.0)
         total = tl.dot(gradient, value, total, input_precision="ieee")
@@ -142,8 +142,8 @@ def lora_down_backward_x_kernel(
         place = a + (adapter * rank + own)[:, None] * width + column[None, :]
         weight = tl.load(place, mask=(own < rank)[:, None] & (column < width)[None, :], other=0.0)
         part = tl.dot(gradient, weight, input_precision="ieee")
-        word, other = row_words(keys, row, rows, first + adapter)
-        total += tl.where(is_kept(word, other, column, most), part, 0.0)
+        mixed = mixed_keys(keys, row, rows, first + adapter)
+        total += tl.where(is_kept(mixed, column, most), part, 0.0)
     inside = (row < rows)[:, None] & (column < width)[None, :]
     place = dx + row[:, None] * dx_stride + column[None, :]
     total = tl.load(place, mask=inside, other=0.0).to(tl.float32) + total * scale
@@ -151,14 +151,13 @@ def lora_down_backward_x_kernel(
 
 
 @triton.jit
-def row_words(keys, row, rows, adapter) -> Any:
-    """The two int32 words of each row; see `base.Dropout`."""
+def mixed_keys(keys, row, rows, adapter):
+    """The int64 of each row, of which its two words are the halves; see `base.Dropout`."""
     z = tl.load(keys + row, mask=row < rows, other=0) + adapter.to(tl.int64) * -7046029254386353131
     z *= -4658895280553007687
     z ^= z >> 32
     z *= -7723592293110705685
-    z ^= z >> 32
-    return (z >> 32).to(tl.int32) | 1, z.to(tl.int32) | 1
+    return z ^ (z >> 32)
 
 
 @triton.jit
@@ -171,7 +170,8 @@ def column_words(column):
 
 
 @triton.jit
-def is_kept(row, other_row, column, most: tl.constexpr):
-    """Whether x of these rows' words and columns is kept; [rows, columns]."""
-    first = row[:, None] * column_words(column)[None, :]
-    return (first ^ (other_row[:, None] * column_words(-1 - column)[None, :])) > most
+def is_kept(mixed, column, most: tl.constexpr):
+    """Whether x of these rows and columns is kept; [rows, columns]."""
+    word, other = (mixed >> 32).to(tl.int32) | 1, mixed.to(tl.int32) | 1
+    first = word[:, None] * column_words(column)[None, :]
+    return (first ^ (other[:, None] * column_words(-1 - column)[None, :])) > most
