@@ -26,16 +26,19 @@ Content = bytes | memoryview | Callable[["Sink"], object]
 
 
 class Sink:
-    """A file that is being written from front to back. Small parts are put together; large ones are hashed beside."""
+    """A file that is being written from front to back. Small parts are put together; large ones are hashed beside.
+
+    A part of LARGE_BYTES or more has to stay as it is until the whole file is written.
+    """
 
     def __init__(self, descriptor: int, hashing: Executor) -> None:
-        self.size_bytes = 0  # on their way to the disk
+        self.size_bytes = 0
         self._descriptor, self._hashing = descriptor, hashing
-        self._digest = hashlib.sha256()
+        self._digest, self._is_beside = hashlib.sha256(), False
         self._small = bytearray()
 
     def write(self, part: bytes | bytearray | memoryview) -> int:
-        """Write a part, which may be gone once this returns; returns its bytes. Raises the OSError of the disk."""
+        """Write a part; returns its bytes. Raises the OSError of the disk."""
         part = memoryview(part)
         if part.nbytes < LARGE_BYTES:
             self._small += part
@@ -52,19 +55,19 @@ class Sink:
         self._put(memoryview(small))
 
     def sha256(self) -> str:
-        """Of what was written, as hex."""
+        """Of what was written, as hex; asked once nothing is hashed beside any more."""
         return self._digest.hexdigest()
 
     def _put(self, block: memoryview) -> None:
-        is_large = block.nbytes >= LARGE_BYTES
-        hashed = self._hashing.submit(self._digest.update, block) if is_large else None
-        try:
-            remaining = block
-            while remaining:
-                remaining = remaining[os.write(self._descriptor, remaining) :]
-        finally:
-            hashed.result() if hashed else self._digest.update(block)
-        if is_large:  # begin what the fsync at the end would do all at once
+        self._is_beside |= block.nbytes >= LARGE_BYTES
+        if self._is_beside:
+            self._hashing.submit(self._digest.update, block)
+        else:
+            self._digest.update(block)
+        remaining = block
+        while remaining:
+            remaining = remaining[os.write(self._descriptor, remaining) :]
+        if block.nbytes >= LARGE_BYTES:  # begin what the fsync at the end would do all at once
             with contextlib.suppress(OSError):
                 os.posix_fadvise(self._descriptor, self.size_bytes, block.nbytes, os.POSIX_FADV_DONTNEED)
         self.size_bytes += block.nbytes
@@ -94,7 +97,7 @@ def write(file: Path, content: Content, *, mode: int = 0o666) -> Written:
                 else:
                     sink.write(content)
                 sink.flush()
-            os.fsync(descriptor)
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except BaseException:

@@ -23,7 +23,7 @@ from loradock.text.amounts import size_text
 from loradock.training import guards
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.manifest import MANIFEST, DamagedCheckpoint, read_manifest
-from loradock.training.checkpoint.snapshot import Snapshot
+from loradock.training.checkpoint.snapshot import Snapshot, on_host
 from loradock.training.checkpoint.state import RandomState, Stateful
 from loradock.training.checkpoint.store import Checkpoint, visible
 from loradock.training.events import Decided, Doing, Emit, Saved
@@ -124,7 +124,7 @@ class Saver:
             if states is not None:
                 content = state.of_run(job.model, parts, random_states=states)
                 copy = None if is_last else self._copied(content)
-                self.commit.work = self.pool.submit(self._commit, progress, copy or content)
+                self.commit.work = self.pool.submit(self._commit, progress, copy or on_host(content))
         self.commit.stopped_seconds = time.monotonic() - began
         if is_last:
             self.settle()

@@ -36,7 +36,7 @@ class Snapshot:
         copies: dict[int, torch.Tensor] = {}
         on_gpu = False
         for number, storage in enumerate(storages(content)):
-            source = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+            source = _bytes_of(storage)
             copies[storage.data_ptr()] = self._buffer(number, source).copy_(source, non_blocking=True)
             on_gpu |= source.is_cuda
         del self.buffers[len(copies) :]
@@ -74,6 +74,18 @@ def storages(content: Any) -> list[torch.UntypedStorage]:
     """The memory that the tensors lie in, each piece once, in order."""
     by_place = {tensor.untyped_storage().data_ptr(): tensor.untyped_storage() for tensor in tensors(content)}
     return list(by_place.values())
+
+
+def on_host(content: Any) -> Any:
+    """`content` with each tensor in host memory: itself where it is, else a copy."""
+    if all(storage.device.type == "cpu" for storage in storages(content)):
+        return content
+    copies = {storage.data_ptr(): _bytes_of(storage).cpu() for storage in storages(content)}
+    return _replaced(content, copies)
+
+
+def _bytes_of(storage: torch.UntypedStorage) -> torch.Tensor:
+    return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
 def _replaced(content: Any, copies: Mapping[int, torch.Tensor]) -> Any:
