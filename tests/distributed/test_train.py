@@ -160,12 +160,11 @@ def test_a_signal_to_the_launcher_ends_with_75_and_the_same_command_continues_to
 
 @pytest.mark.full
 def test_two_hosts_train_what_one_process_does(tmp_path: Path, words: list[str]) -> None:
-    """But for the order of additions."""
-    plain = [*words, "--set", "lora.dropout=0"]
-    one = Launcher(tmp_path / "one", plain, "--nproc", "1")
+    """But for the order of additions: its masks of dropout, too."""
+    one = Launcher(tmp_path / "one", words, "--nproc", "1")
     assert one.finish() == 0, one.text()
     with two_hosts() as hosts:
-        two = on_both(tmp_path / "two", plain, hosts, name="log")
+        two = on_both(tmp_path / "two", words, hosts, name="log")
         assert [each.finish() for each in two] == [0, 0], two[0].text()
     losses = [[line["loss"] for line in lines(tmp_path / name, "train")] for name in ("one", "two")]
     weights = [load(adapter(tmp_path / name)) for name in ("one", "two")]

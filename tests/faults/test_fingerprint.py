@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -364,3 +365,21 @@ def test_a_run_that_began_when_as_text_was_the_default_continues_under_auto() ->
     before, now = (fingerprint.of_config(config({"data.special_tokens": value})) for value in ("as_text", "auto"))
     assert changed(before, now) == []
     assert now["data.special_tokens"] == "as_text"
+
+
+@pytest.mark.parametrize(
+    ("engine", "share", "is_field"), [("fast", 0.05, True), ("fast", 0.0, False), ("peft", 0.05, False)]
+)
+def test_a_run_whose_masks_of_dropout_were_drawn_in_another_way_is_refused_by_name(
+    engine: str, share: float, is_field: bool, tmp_path: Path
+) -> None:
+    plan = SimpleNamespace(engine=SimpleNamespace(value=engine))
+    now = BEFORE | fingerprint.of_dropout(plan, share=share)  # pyright: ignore[reportArgumentType]
+    if not is_field:
+        assert run_identity.check(BEFORE, now, allowed=(), directory=tmp_path) == {}
+        return
+    with pytest.raises(NoCheckpoint) as refused:
+        run_identity.check(BEFORE, now, allowed=(), directory=tmp_path)
+    assert "plan.dropout_masks was absent, now" in str(refused.value)
+    assert "--allow-change plan.dropout_masks" in str(refused.value.hint)
+    assert run_identity.check(BEFORE, now, allowed=("plan.dropout_masks",), directory=tmp_path)
