@@ -45,11 +45,14 @@ model.FastModel.loss_and_gradients = planted
 """
 
 
-def per_step(gpu: Gpus, place: Path, *, model: Path, data: Path, code: str = "", **device: object) -> dict[str, float]:
+def per_step(
+    gpu: Gpus, place: Path, *settings: str, model: Path, data: Path, code: str = "", **device: object
+) -> dict[str, float]:
     """Each count of an optimiser step."""
     place.mkdir()
+    settings = (*SETTINGS, *settings)
     short, long = (
-        gpu.train(place / str(steps), *SETTINGS, f"train.max_steps={steps}", model=model, data=data, code=code).counts
+        gpu.train(place / str(steps), *settings, f"train.max_steps={steps}", model=model, data=data, code=code).counts
         for steps in (FEW, MANY)
     )
     return {name: (long[name] - short[name]) / (MANY - FEW) for name in long}
@@ -63,6 +66,21 @@ def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it
     assert found["syncs"] == found["pageable_copies"] == 1
     assert found["mallocs"] == found["launch_faults"] == 0
     assert found["driver_launches"] > 100, "several micro-steps"
+
+
+def test_dropout_costs_a_launch_a_micro_step_and_deterministic_no_more(
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    """The tokens' keys take the step's number, for all layers; masks are made in the kernels in the products' place."""
+    plain, masked, repeatable = (
+        per_step(gpu, tmp_path / setting, setting, model=llama, data=rows)
+        for setting in ("lora.dropout=0", "lora.dropout=0.1", "deterministic=true")
+    )
+    micro_steps = masked["launches"] - plain["launches"]
+    assert 1 < micro_steps < 10
+    kernels = [found["launches"] + found["driver_launches"] + found["cublas"] for found in (plain, masked, repeatable)]
+    assert kernels[1] == kernels[0] + micro_steps
+    assert kernels[2] <= kernels[0] + micro_steps  # with new tensors filled it would be one for each
 
 
 @pytest.mark.parametrize(
