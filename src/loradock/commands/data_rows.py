@@ -16,7 +16,13 @@ if TYPE_CHECKING:
 
 
 def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
-    """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to."""
+    """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to.
+
+    What is wrong with the first of them is told before a library is imported that takes seconds.
+    """
+    from loradock.data import first_look
+
+    first_look.look(config.data, seconds=first_look.GLANCE_SECONDS)
     from loradock.data.corpus import prepare_corpus
     from loradock.data.statistics import UNCUT_TOKENS
     from loradock.env_check.examination import gathered

@@ -80,6 +80,7 @@ def plan(
     Of the model only config.json and the tokenizer are needed, no weights. Gains are predictions: `loradock diagnose`
     measures them.
     """
+    from loradock.data import first_look
     from loradock.plan.audit import audit
 
     for name, value in QUIET.items():
@@ -88,6 +89,8 @@ def plan(
     made_up = _made_up(rows, mean_tokens, longest_tokens)
     loaded = _loaded(ask, needs_rows=made_up is None)
     facts = _machine(gpu, count=gpus, nodes=nodes)
+    if not made_up:
+        first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)  # before torch is imported
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None

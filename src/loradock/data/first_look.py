@@ -11,6 +11,8 @@ from loradock.data.sources import held_out_files, samples
 from loradock.errors import Problem
 
 BUDGET_SECONDS = 2.0
+GLANCE_SECONDS = 0.2
+"""For a command that answers in seconds itself."""
 
 
 def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:

@@ -1,0 +1,57 @@
+"""What a verb imports: an answer or a refusal that needs no tokenizer comes without the libraries that take seconds."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tiny import BASE
+
+HEAVY = {"torch", "transformers", "datasets", "pandas", "peft", "bitsandbytes", "trl", "accelerate"}
+MOST = 800
+"""Modules: about 0.7 s of CPU."""
+ROW = '{"prompt": "a", "completion": "b"}\n'
+VERBS: dict[str, tuple[int, list[str]]] = {
+    "config show": (0, ["config", "show", "run.yaml"]),
+    "config validate": (0, ["config", "validate", "run.yaml"]),
+    "runs": (0, ["runs", "."]),
+    "report, of no run": (66, ["report", "nowhere"]),
+    "render, of a hub model without a commit": (78, ["render", "job", "hub.yaml"]),
+    "data stats, in characters": (0, ["data", "stats", "--data", "rows.jsonl"]),
+    **{
+        f"{verb}, of {what}": (code, [*verb.split(), f"{file}.yaml"])
+        for verb in ("data show", "data stats", "plan")
+        for what, file, code in (
+            ("a model that is not there", "model", 66),
+            ("rows that are not there", "absent", 66),
+            ("rows that are none", "bad", 65),
+        )
+    },
+}
+
+
+def settings(folder: Path, name: str, *, model: str, rows: str) -> None:
+    text = f"model:\n  name: {model}\ndata:\n  sources:\n    - path: {rows}\n"
+    (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_what_needs_no_tokenizer_is_answered_without_large_libraries(verb: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROW, encoding="utf-8")
+    (tmp_path / "bad.jsonl").write_text(ROW + '{"prompt": 1, "completion": }\n', encoding="utf-8")
+    settings(tmp_path, "run", model=str(BASE), rows="rows.jsonl")
+    settings(tmp_path, "hub", model="some/model", rows="rows.jsonl")
+    settings(tmp_path, "model", model="nowhere", rows="rows.jsonl")
+    settings(tmp_path, "absent", model=str(BASE), rows="rowz.jsonl")
+    settings(tmp_path, "bad", model=str(BASE), rows="bad.jsonl")
+    code, arguments = VERBS[verb]
+    command = [sys.executable, "-X", "importtime", "-m", "loradock", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ}, timeout=120)
+    assert done.returncode == code, done.stderr[-2000:]
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    modules = {line.rpartition("|")[2].strip() for line in lines}
+    assert modules.isdisjoint(HEAVY)
+    assert len(modules) < MOST
