@@ -155,6 +155,26 @@ def test_a_process_that_hangs_after_it_was_stopped_is_hung(trial: Trial) -> None
     trial("P12", ended(process).exit_code == HANGS, fault="hangs after SIGSTOP and SIGCONT")
 
 
+BESIDE = (
+    "def work():",
+    '    with dog.beside("save"): print("hangs", time.monotonic(), flush=True); time.sleep(SECONDS)',
+    "threading.Thread(target=work, daemon=True).start()",
+    'for _ in range(60): dog.beat("step"); time.sleep(0.05)',
+)
+
+
+@pytest.mark.parametrize(("seconds", "code"), [("60", HANGS), ("0.2", 0)])
+def test_a_thread_beside_has_the_limit_of_its_phase_though_training_beats(
+    seconds: str, code: int, trial: Trial
+) -> None:
+    body = [line.replace("SECONDS", seconds) for line in BESIDE]
+    end = ended(start(*body, limits="0,60,1"))
+    assert end.exit_code == code, end.err
+    if code:
+        is_in_time = end.seconds < 1 + SLACK_SECONDS
+        trial("P12", is_in_time and "while saving (limit 1 s)" in end.err, fault="a commit hangs", seconds=end.seconds)
+
+
 def test_last_words_that_hang_do_not_keep_the_process(trial: Trial) -> None:
     fault = "the record of the end hangs too, and stderr is full"
     body = (

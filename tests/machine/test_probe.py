@@ -103,6 +103,45 @@ def test_memory_is_that_of_the_cgroup_and_never_more_than_the_machines(
     assert probe.gather(Recorded(files)).memory_bytes == memory_bytes
 
 
+MEMINFO = {"/proc/meminfo": f"MemTotal: 1 kB\nMemAvailable:   {8 << 20} kB\n"}
+CGROUP = "/sys/fs/cgroup"
+
+
+def limited(limit: str, used: int, stat: str, *, at: str = CGROUP, v1: bool = False) -> dict[str, str]:
+    names = ("memory.limit_in_bytes", "memory.usage_in_bytes") if v1 else ("memory.max", "memory.current")
+    return {f"{at}/{names[0]}": f"{limit}\n", f"{at}/{names[1]}": f"{used}\n", f"{at}/memory.stat": stat}
+
+
+@pytest.mark.parametrize(
+    ("files", "free_bytes"),
+    [
+        ({}, 0),
+        (MEMINFO, 8 << 30),
+        (MEMINFO | limited("max", 5 << 30, ""), 8 << 30),
+        (MEMINFO | limited(str(4 << 30), 3 << 30, "anon 7\ninactive_file 4096\nactive_file 9\n"), (1 << 30) + 4096),
+        (MEMINFO | limited(str(4 << 30), 5 << 30, ""), 0),
+        (
+            MEMINFO
+            | limited(
+                str(6 << 30), 5 << 30, "inactive_file 1\ntotal_inactive_file 8192\n", at=f"{CGROUP}/memory", v1=True
+            ),
+            (1 << 30) + 8192,
+        ),
+        (
+            MEMINFO
+            | {OWN: "0::/job/step\n"}
+            | limited("max", 1, "", at=f"{CGROUP}/job/step")
+            | limited(str(3 << 30), 1 << 30, "", at=f"{CGROUP}/job"),
+            2 << 30,
+        ),
+    ],
+)
+def test_free_memory_is_the_least_that_the_machine_and_each_cgroup_leave(
+    files: dict[str, str], free_bytes: int
+) -> None:
+    assert probe.memory_free(Recorded(files)) == free_bytes
+
+
 def test_torchrun_says_which_process_this_is() -> None:
     alone = probe.gather(Recorded())
     assert (alone.world_size, alone.rank, alone.local_rank) == (1, 0, 0)
