@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from fakegpu.commands import OneGpu
+from fakegpu.commands import Gpus
 
 from loradock.training.checkpoint.snapshot import Snapshot, on_host
 
@@ -40,7 +40,7 @@ def test_a_copy_of_a_gpus_tensors_is_page_locked_and_holds_their_bits() -> None:
 
 
 def test_a_gpus_run_saved_at_every_step_is_the_one_saved_at_its_end(
-    gpu: OneGpu, tmp_path: Path, llama: Path, rows: Path
+    gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     once, often = (
         gpu.train(tmp_path / str(every), *FIXED, f"checkpoints.every={every}", model=llama, data=rows)
