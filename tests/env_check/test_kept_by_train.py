@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from env_check.test_kept import KEPT
+from proven import OPTION
 
 from loradock.env_check.kept import NAME
 
@@ -40,7 +41,7 @@ def test_a_second_run_computes_what_is_about_the_moment_alone(tmp_path: Path) ->
 
 
 def test_a_full_look_and_none_exclude_one_another(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "loradock", "train", "--demo", "--full-env-check", "--skip-env-check"]
+    command = [sys.executable, "-m", "loradock", "train", "--demo", "--full-env-check", OPTION]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=60)
     assert done.returncode == 64
-    assert "--full-env-check and --skip-env-check cannot be used together" in done.stderr
+    assert f"--full-env-check and {OPTION} cannot be used together" in done.stderr
