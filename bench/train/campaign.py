@@ -115,7 +115,6 @@ class Campaign:
             steps=options.steps,
             samples=options.samples,
             seed=options.seed,
-            dropout=options.dropout,
         )
         return target, folder
 
