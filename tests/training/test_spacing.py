@@ -96,7 +96,7 @@ def test_a_setting_stays_whatever_it_costs_and_the_other_one_gives_way(monkeypat
 
 @pytest.mark.parametrize("judge", ["train.early_stopping=2", "checkpoints.keep_best=true"])
 def test_evaluations_that_judge_stay_as_planned(judge: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cadence, _ = spaced(monkeypatch, *AUTO, judge, step_seconds=0.01, costs=[("evaluate", 99.0)] * 2)
+    cadence, _ = spaced(monkeypatch, *AUTO, judge, step_seconds=0.01, costs=[("evaluate", 99.0), ("evaluate", 99.0)])
     assert cadence.evaluate == PLANNED.evaluate
 
 
