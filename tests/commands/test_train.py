@@ -176,6 +176,7 @@ def test_a_run_that_was_cut_off_continues_by_the_same_command_and_by_resume(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
     arguments = (*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6")
+    arguments = (*arguments, "--set", "checkpoints.every=2")
     whole = loradock(forking, *arguments, "--set", "checkpoints.keep=9", cwd=tmp_path)
     assert whole.returncode == 0, whole.stderr
     run = tmp_path / "out"

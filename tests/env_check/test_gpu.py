@@ -253,7 +253,7 @@ def test_a_slice_or_a_variant_of_a_gpu_has_no_figures_of_the_whole() -> None:
         "NVIDIA A100-SXM4-40GB MIG 1g.5gb",
         "NVIDIA GeForce RTX 4090 Laptop GPU",
         "NVIDIA GeForce RTX 4090 D",
-        "NVIDIA GeForce RTX 3090 Ti",
+        "NVIDIA GeForce RTX 3090 SUPER",
         "NVIDIA A10-24Q",
         "GRID T4-16C",
     ):

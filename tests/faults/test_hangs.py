@@ -61,9 +61,9 @@ SEAMS["ENGINE"].loss(lambda loss, step, is_training: loss if is_training else ha
 """
 SAVE = f"""{HANG}
 real = atomic_io.write
-def write(file, content):
+def write(file, content, **more):
     if file.parent.name.startswith(".stage-") and (file.parents[1] / "checkpoint-2").exists(): hang()
-    return real(file, content)
+    return real(file, content, **more)
 atomic_io.write = write
 """
 EXPORT = f"""{HANG}

@@ -83,7 +83,8 @@ def test_rows_seen_before_a_kill_and_after_the_resume_are_those_of_a_run_that_no
         place.mkdir()
     undisturbed = command(forking, whole, llama, *settings, engine=engine)
     killed = command(forking, cut, llama, *settings, engine=engine)
-    assert killed.wait_until(lambda: f"step 6/{STEPS}" in killed.text()), killed.text()
+    committed = f"step {SAVE_EVERY}  checkpoint saved"  # beside the steps that follow
+    assert killed.wait_until(lambda: f"step 6/{STEPS}" in killed.text() and committed in killed.text()), killed.text()
     killed.send(signal.SIGKILL)
     assert killed.finish() == -signal.SIGKILL
     before = noted(cut / "seen")

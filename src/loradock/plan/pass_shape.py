@@ -1,7 +1,7 @@
 """The shape of the fast engine's micro-batches: token budget, checkpointed and cached layers, the fastest that fits.
 
 Every budget up to the largest useful one is tried. For each, as few layers are checkpointed as fit, and then as many
-keep dense weights as still fit: a byte saves 2 to 22 times more where it saves a layer's second forward than where it
+keep dense weights as still fit: a byte saves 1.7 to 46 times more where it saves a layer's second forward than where it
 saves dequantisation (by GPU and model), whatever the budget. Of all that fit the fastest is taken by the model in
 `speed`, the smaller one where two are equal.
 

@@ -8,6 +8,7 @@ import json
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Self
 
 import torch
@@ -138,12 +139,15 @@ class Saver:
             self._finish_own()
 
     def settle(self, *, is_agreed: bool = True) -> None:
-        """Wait for the commit that runs, and tell it. Raises what it raised. All processes, or one that ends alone."""
+        """Wait for the commit that runs, and tell it. Raises what it raised. All processes, or one that ends alone.
+
+        That one knows of rank 0's commit by its directory, which is there once it is committed.
+        """
         if self.is_settled:
             return
         with collectives.together("saving the checkpoint") if is_agreed else contextlib.nullcontext():
             self._finish_own()
-        if self.commit and is_agreed:
+        if self.commit and (is_agreed or self._directory(self.commit).is_dir()):
             self._tell(self.commit, ended=time.monotonic())
         self.commit, self.is_settled = None, True
 
@@ -164,9 +168,11 @@ class Saver:
 
     def _tell(self, commit: Commit, *, ended: float) -> None:
         self.last_step, self.has_committed = commit.step, True
-        folder = self.job.checkpoints.folder / f"checkpoint-{commit.step}"
         seconds = {"seconds": commit.stopped_seconds, "commit_seconds": ended - commit.began}
-        self.emit(Saved(step=commit.step, directory=folder, **seconds))
+        self.emit(Saved(step=commit.step, directory=self._directory(commit), **seconds))
+
+    def _directory(self, commit: Commit) -> Path:
+        return self.job.checkpoints.folder / f"checkpoint-{commit.step}"
 
     def _copied(self, content: dict[str, Any]) -> dict[str, Any] | None:
         """A copy in host memory; None where that has no room for it."""

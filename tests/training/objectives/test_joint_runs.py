@@ -24,7 +24,13 @@ STEPS = 8
 RUN = (
     *("objective=gritlm", f"train.max_steps={STEPS}", "train.global_batch=4", "embedding.global_batch=8"),
     *("train.workers=0", "lora.rank=4", "lora.dropout=0.1", "checkpoints.every=3", "checkpoints.keep=9"),
-    *("train.micro_batch=2", "data.max_length=64", "embedding.passes=cached", "data.validation=0.2"),
+    *(
+        "train.micro_batch=2",
+        "data.max_length=64",
+        "embedding.passes=cached",
+        "data.validation=0.2",
+        "evaluation.every=3",
+    ),
 )
 ENGINES = ("fast", "peft")
 WAIT_SECONDS = 120.0

@@ -14,7 +14,7 @@ from typing import Any
 from loradock.config.schema import RunConfig
 from loradock.delivery.kubernetes.quantities import GIB, MIB, shown, up_to_gib
 from loradock.facts import Facts, ModelFacts
-from loradock.plan.audit.prediction import SAVING_SECONDS, SAVING_SECONDS_A_BYTE, predicted
+from loradock.plan.audit.prediction import COMMIT_SECONDS, COMMIT_SECONDS_A_BYTE, predicted
 from loradock.plan.memory import LOADER_MOST_WORKERS, LOADER_PREFETCH
 from loradock.plan.plan import Plan
 from loradock.plan.planner import context_of, host_bytes
@@ -92,7 +92,7 @@ def seen(metrics: Iterable[Mapping[str, Any]]) -> Seen:
             steps.append(line["seconds"] / max(1, line["step"] - last))
             last = line["step"]
         elif line["kind"] == "checkpoint":
-            saves.append(line["seconds"])
+            saves.append(line.get("commit_seconds", line["seconds"]))  # a signal waits for the whole commit
     return Seen(step_seconds=max(steps, default=None), save_seconds=max(saves, default=None))
 
 
@@ -228,7 +228,7 @@ def _grace(config: RunConfig, facts: Facts, plan: Plan | None, earlier: Seen) ->
     save, save_why = earlier.save_seconds, "seen"
     if save is None and plan is not None:
         size = CHECKPOINT_BYTES_A_WEIGHT * plan.model.adapter_parameters(config.lora.rank)
-        save = SLOW_STORAGE * (SAVING_SECONDS + SAVING_SECONDS_A_BYTE * size)
+        save = SLOW_STORAGE * (COMMIT_SECONDS + COMMIT_SECONDS_A_BYTE * size)
         save_why = f"predicted, {SLOW_STORAGE} times a local disk's"
     if save is None:
         save, save_why = UNKNOWN_STEP_SECONDS, "assumed"

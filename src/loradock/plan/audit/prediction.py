@@ -23,6 +23,8 @@ PEFT_CHECKPOINTED_SECONDS = (0.2571 - 0.1307) / 32
 PEFT_FORWARD_KERNELS_SHARE = 96 / 314
 SAVING_SECONDS, SAVING_SECONDS_A_BYTE = 0.006, (0.0446 - 0.006) / 298_500_000
 """That one checkpoint stops the steps for, on a shared CPU; it is written beside them."""
+COMMIT_SECONDS, COMMIT_SECONDS_A_BYTE = 0.034, (1.039 - 0.041) / 298_500_000
+"""Until it is committed; as it was written in the step, and at most so long beside it."""
 CHECKPOINT_BYTES_A_WEIGHT = 12
 """float32 value and two moments."""
 

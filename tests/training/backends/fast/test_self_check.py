@@ -203,10 +203,11 @@ def test_a_gradient_that_is_not_a_number_is_refused(job: Job, monkeypatch: pytes
 
 def test_what_the_engine_decided_is_shown_and_recorded_with_its_reason(tmp_path: Path, llama: Path, rows: Path) -> None:
     view = Silent()
-    run = train(tmp_path / "run", "train.max_steps=2", "engine=fast", model=llama, data=rows, view=view)
-    (decided,) = [event for event in view.events if isinstance(event, Decided)]
-    names = [decision.name for decision in decided.decisions]
-    assert names == ["attention over documents", "self-check"]
+    settings = ("train.max_steps=2", "engine=fast", "checkpoints.every=1")
+    run = train(tmp_path / "run", *settings, model=llama, data=rows, view=view)
+    decided = [event for event in view.events if isinstance(event, Decided)]
+    names = [decision.name for event in decided for decision in event.decisions]
+    assert names == ["attention over documents", "self-check", "saving"]
     assert [each["name"] for each in run.record["engine"]] == names
     assert all(each["why"] for each in run.record["engine"])
 
