@@ -83,6 +83,14 @@ def test_what_costs_little_stays_as_planned_and_is_told_once(monkeypatch: pytest
     ]
 
 
+def test_a_short_run_keeps_its_plan_where_all_of_a_kind_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
+    few = Cadence(log=1, evaluate=2, save=2)
+    for steps, kept in ((40, True), (4000, False)):
+        costs: list[tuple[Kind, float]] = [("evaluate", 0.09), ("save", 0.02)] * 2
+        cadence, _ = spaced(monkeypatch, *AUTO, step_seconds=0.01, costs=costs, planned=few, steps=steps)
+        assert (cadence == few) == kept
+
+
 def test_a_setting_stays_whatever_it_costs_and_the_other_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
     costs: list[tuple[Kind, float]] = [("evaluate", 50.0), ("save", 50.0)] * 2
     asked = ("evaluation.every=100", "checkpoints.every=auto")

@@ -21,6 +21,8 @@ LONGEST_SECONDS = 900.0
 """Between two saves, where that costs no more: what a kill may undo."""
 MORE, LESS = 1.25, 0.5
 """Of an interval: what is nearer than that to it is the noise of a clock."""
+LITTLE_SECONDS = 2.0
+"""What all of a kind may cost, whatever their share: a short run keeps its plan."""
 Kind = Literal["evaluate", "save"]
 TAKES: dict[Kind, str] = {"evaluate": "an evaluation takes", "save": "a save stops the steps for"}
 STAYS: dict[Kind, str] = {"evaluate": "evaluations", "save": "saves"}
@@ -78,7 +80,8 @@ class Spacing:
                 steps = max(1, min(steps, int(LONGEST_SECONDS / step_seconds)))
             allowed = max(SHARE / 2, SHARE - sum(share for other, share in shares.items() if other != kind))
             least = math.ceil(seconds / step_seconds / allowed)
-            steps = min(self.steps, -(-least // steps) * steps if least > steps else steps)
+            is_little = seconds * self.steps / steps <= LITTLE_SECONDS
+            steps = min(self.steps, -(-least // steps) * steps if least > steps and not is_little else steps)
             if steps >= MORE * current or steps <= LESS * current:
                 intervals[kind] = steps
         return replace(self.cadence, **intervals)
