@@ -82,9 +82,23 @@ def test_fresh_memory_that_is_not_zero_changes_nothing(
 
 
 def test_dropout_and_evaluation_train(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
-    settings = ("lora.dropout=0.1", "data.validation=0.25", "evaluation.every=1")
-    ended = gpu.train(tmp_path / "run", *settings, model=llama, data=rows)
-    assert '"kind": "eval"' in (ended.output / "metrics.jsonl").read_text()
+    """A graph that is replayed takes the masks of its own step, as launches do."""
+    settings = (
+        "lora.dropout=0.1",
+        "data.validation=0.25",
+        "evaluation.every=4",
+        "train.micro_batch=1",
+        "train.max_steps=8",
+    )
+    replayed, launched = (
+        gpu.train(tmp_path / way, *settings, f"train.cuda_graphs={way}", model=llama, data=rows)
+        for way in ("true", "false")
+    )
+    assert '"kind": "eval"' in (replayed.output / "metrics.jsonl").read_text()
+    assert replayed.decided("cuda_graphs")
+    assert "capture failed" not in replayed.text
+    assert replayed.counts["driver_launches"] < launched.counts["driver_launches"]
+    assert replayed.losses == pytest.approx(launched.losses, rel=1e-5)
 
 
 def test_the_trl_engine_gives_the_losses_of_the_fast_one(

@@ -18,8 +18,9 @@ from whole_runs import Silent
 
 from loradock.training.backends.fast import graphs
 from loradock.training.backends.fast.backend import build
-from loradock.training.backends.fast.batch import FlatBatch, flatten
+from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.graphs import Graphs, Step
+from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.events import Decided
 
@@ -38,16 +39,18 @@ def again(step: Step) -> tuple[Callable[[], None], torch.Tensor]:
 def model_and_batches(
     tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path
 ) -> tuple[FastModel, list[FlatBatch]]:
-    """Three batches of one shape, whose tokens, targets and supervised positions differ."""
-    job = job_of(tmp_path_factory.mktemp("graphs"), "engine=fast", "train.micro_batch=4", model=llama, data=rows)
+    """Three batches of one shape, whose tokens, targets, supervised positions and masks of dropout differ."""
+    settings = ("engine=fast", "train.micro_batch=4", "lora.dropout=0.3")
+    job = job_of(tmp_path_factory.mktemp("graphs"), *settings, model=llama, data=rows)
     model, _ = build(job)
-    first = flatten(job.steps[0].micro_batches[0], pad_token_id=0, longest=64, multiple=64, documents_multiple=8)
+    shape = {"pad_token_id": 0, "longest": 64, "multiple": 64, "documents_multiple": 8, "has_dropout": True}
+    first = flat_inputs(job.steps[0].micro_batches[0], **shape)[0].masked_by(1)
     batches = [first]
     for shift in (1, 2):
         rolled = {name: getattr(first, name).roll(shift) for name in ("rows", "slots", "weights")}
         rolled["weights"][shift + 3] = 0.0
         ids = (first.ids + shift) % job.plan.model.vocabulary
-        batches.append(replace(first, ids=ids, targets=first.targets.flip(0), **rolled))
+        batches.append(replace(first, ids=ids, targets=first.targets.flip(0), **rolled).masked_by(shift))
     return model, batches
 
 
@@ -72,7 +75,7 @@ def test_a_replay_gives_the_loss_and_gradient_of_its_own_batch(
     assert not failures
 
 
-@pytest.mark.parametrize("stale", ["ids", "targets", "weights", "rows"])
+@pytest.mark.parametrize("stale", ["ids", "targets", "weights", "rows", "keys"])
 def test_a_buffer_that_is_not_filled_is_seen(
     stale: str, model_and_batches: tuple[FastModel, list[FlatBatch]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
