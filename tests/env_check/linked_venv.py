@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -12,6 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 SOURCE = Path(sys.prefix)
+
+
+@contextmanager
+def left_alone() -> Iterator[None]:
+    """While no other process of these tests makes or removes links: each changes the time of its file (st_ctime)."""
+    with open(SOURCE / "pyvenv.cfg", "rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 class LinkedVenv:
@@ -73,10 +82,12 @@ def linked_venv(folder: Path) -> Iterator[LinkedVenv]:
     if os.stat(folder).st_dev != os.stat(SOURCE).st_dev:
         folder = Path(tempfile.mkdtemp(prefix=".venv-linked-", dir=SOURCE.parent))
     try:
-        subprocess.run(["cp", "-al", str(SOURCE), str(folder / "venv")], check=True)
+        with left_alone():
+            subprocess.run(["cp", "-al", str(SOURCE), str(folder / "venv")], check=True)
         yield LinkedVenv(folder / "venv")
     finally:
-        shutil.rmtree(folder)
+        with left_alone():
+            shutil.rmtree(folder)
 
 
 def inodes(names: list[str]) -> dict[str, tuple[int, int, int]]:

@@ -317,6 +317,8 @@ def test_what_no_verdict_depends_on_makes_none_stale(setting: Setting) -> None:
     gpu(used_bytes=1 << 30, temperature_celsius=80, sm_mhz=300)(setting)
     facts(gpus=(replace(GPU, taken_bytes=1 << 30),))(setting)
     setting.section("train", learning_rate=1e-5)
+    (setting.site / "click" / "__pycache__").mkdir()
+    (setting.site / "click" / "__pycache__" / "core.cpython-311.pyc").touch()
     assert setting.stale() == {}
 
 

@@ -50,7 +50,10 @@ SESSION_PREFIXES = ("SSH_", "DBUS_", "VSCODE_", "TERM_", "TORCHELASTIC_", "SLURM
 
 
 def files(host: Host, facts: Facts, plan: Intent) -> Any:
-    """Every file of the environment and of other folders of packages, the lock, and what lies beside it."""
+    """Every file of the environment and of other folders of packages, the lock, and what lies beside it.
+
+    Python's caches are left out: it writes them while it imports, and does not take one that is not of its source.
+    """
     prefix = str(host.prefix())
     roots = {entry for entry in host.module_path() if entry.endswith(("/site-packages", "/dist-packages"))}
     if host.exists(f"{prefix}/pyvenv.cfg"):
@@ -59,7 +62,7 @@ def files(host: Host, facts: Facts, plan: Intent) -> Any:
         lock: Any = _first_level(host, str(find_lock(host.prefix()).parent))
     except InputMissing:
         lock = None
-    return lock, {root: marks.below(root) for root in sorted(roots) if host.exists(root)}
+    return lock, {root: marks.below(root, without=("__pycache__",)) for root in sorted(roots) if host.exists(root)}
 
 
 def python(host: Host, facts: Facts, plan: Intent) -> Any:

@@ -84,7 +84,7 @@ def start(place: Path, forking: Forking, *sets: str, inputs: tuple[Path, Path], 
     words = [word for setting in ("train.global_batch=8", "logging.every=1", *sets) for word in ("--set", setting)]
     skip = unchecked("what is asked of the network is the subject")
     given = ("train", "--model", str(model), "--data", str(rows), *words, "--output", "out", skip)
-    wandb = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": address}
+    wandb = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": address, "WANDB_MODE": "online"}  # scripts/test says offline
     return forking.start(place, *given, code=code, MLFLOW_TRACKING_URI=address, **wandb)
 
 
