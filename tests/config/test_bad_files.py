@@ -57,7 +57,7 @@ def arguments(case: Path) -> tuple[str, ...]:
 
 def error_of(*args: str) -> LoradockError:
     """The error that the command line ends with."""
-    result = CliRunner().invoke(cli, ["config", "validate", *args])
+    result = CliRunner(env={"HF_HUB_OFFLINE": "1"}).invoke(cli, ["config", "validate", *args])
     assert isinstance(result.exception, LoradockError), result.output
     return result.exception
 

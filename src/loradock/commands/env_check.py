@@ -11,6 +11,7 @@ import click
 from loradock.analysis.report.findings import INDENT, finding_lines, verdict
 from loradock.commands.page import coloured, say
 from loradock.commands.paths import LocalPath
+from loradock.commands.run_options import commit_of
 from loradock.env_check.base import LEVELS, Level
 from loradock.env_check.child import Looked
 from loradock.errors import UsageError
@@ -82,7 +83,7 @@ def env_check(
     if config:
         from loradock.config.load import load
 
-        loaded = load(config).config
+        loaded = load(config, pin=commit_of).config
     facts = gathered(host)
     names = [name.strip() for name in only.split(",")] if only else []
     plan = intent(host, loaded)

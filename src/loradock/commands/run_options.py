@@ -6,6 +6,7 @@ import functools
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from loradock.commands.option_hints import explained
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.config.load import SHORTCUTS, Loaded, load
+from loradock.config.rules import HubId, KeyProblem, hub_ids
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, LoradockError, Problem, UsageError, machine_error
+from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError, machine_error
 
 STANDARD_INPUT = "-"
 PATH_TEXT = LocalPath(path_type=str)
@@ -68,7 +70,25 @@ class Ask:
             overrides=self.overrides,
             shortcuts=self.shortcuts,
             needs_inputs=needs_inputs,
+            pin=commit_of,
         )
+
+
+def commit_of(hub_id: HubId, config: RunConfig) -> str | KeyProblem:
+    """The commit that the run in `output` has recorded for the same hub id, else the latest; see `hub_commit.resolve`.
+
+    So the same command again, as a restarted pod gives it, continues its run after the hub has moved on.
+    """
+    from loradock.model import hub_commit
+    from loradock.training.run_dir import resume as resuming
+    from loradock.training.run_dir.paths import holds_run
+
+    if config.output and holds_run(directory := Path(config.output)):
+        with suppress(StorageError, NoCheckpoint):  # told where the run is continued; a new one needs no record
+            for recorded in hub_ids(resuming.recorded(directory).config):
+                if recorded.commit and (recorded.kind, recorded.name) == (hub_id.kind, hub_id.name):
+                    return recorded.commit
+    return hub_commit.resolve(hub_id)
 
 
 def _standard_input(config: RunConfig) -> Path:

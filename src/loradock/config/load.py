@@ -41,6 +41,9 @@ SHORTCUTS = {
 }
 
 
+Pin = Callable[[rules.HubId, RunConfig], str | rules.KeyProblem]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A configuration; `origins` says of each dotted key "default", "preset NAME", "FILE:LINE", "--set" or "--lr"."""
@@ -59,12 +62,14 @@ def load(
     shortcuts: Mapping[str, object] | None = None,
     needs_inputs: bool = True,
     expand: Callable[[str], str] = expanded,
+    pin: Pin | None = None,
 ) -> Loaded:
     """Merge all layers and check the result. `text` is the file's, where it stands elsewhere: then `path` names it.
 
     `overrides` are `KEY=VALUE` texts; `shortcuts` maps the flags of SHORTCUTS to their values (None: not given; --data
     takes a list of paths). `expand` is done to each path. Without `needs_inputs`, a model and data may be missing, as
-    in a preset that is only shown.
+    in a preset that is only shown. `pin` tells the commit of a hub id that was named without one, where nothing else
+    is wrong; without it such an id is a problem.
     Raises ConfigError with every problem, or InputMissing where the file cannot be read.
     """
     layers = Layers(expand=expand)
@@ -77,12 +82,28 @@ def load(
     for override in overrides:
         _put_override(layers, override)
     config = _checked(layers, needs_inputs=needs_inputs)
+    pinned = list(_pinned(layers, config, pin))
     if layers.problems:
         raise _error(layers.problems, path)
+    if pinned:
+        config = _checked(layers, needs_inputs=needs_inputs)
     origins = {key: _label(layers, key) for key in leaves(config)}
-    return Loaded(
-        config=config, origins=origins, warnings=(*_overruled(overrides, shortcuts or {}), *_warnings(layers, config))
-    )
+    warnings = (*_overruled(overrides, shortcuts or {}), *_warnings(layers, config), *pinned)
+    return Loaded(config=config, origins=origins, warnings=warnings)
+
+
+def _pinned(layers: Layers, config: RunConfig, pin: Pin | None) -> Iterator[str]:
+    """Put the commit of each hub id that has none, with a line for people; else note what is wrong."""
+    is_sound = not layers.problems
+    for hub_id in rules.hub_ids(config):
+        if hub_id.commit or _is_unsettled(layers, hub_id.key) or (pin and not is_sound):
+            continue
+        commit = pin(hub_id, config) if pin else hub_id.problem
+        if isinstance(commit, str):
+            layers.put(_path(hub_id.key), commit, places=_always(Origin(label="as resolved")))
+            yield f"{hub_id.name} is named without a commit: --set {hub_id.key}={commit} is taken, and keeps it there"
+        else:
+            layers.problems.append(_problem(layers, commit))
 
 
 def preset_names() -> list[str]:

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 
 HUB_PREFIX = "hub:"
+HubKind = Literal["models", "datasets"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,22 +55,12 @@ def _output_is_a_directory(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("output",), what=what, hint="--output ./- is one that is called -")
 
 
-def _hub_model_is_pinned(config: RunConfig) -> Iterator[KeyProblem]:
+def _hub_ids_are_well_formed(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.model.name
-    if not is_hub_model(name):
-        return
-    if "@" in name:
+    if is_hub_model(name) and "@" in name:
         what = f"model.name {name} is not a local directory, and a hub id holds no commit"
         hint = "--model {} --set model.revision={}".format(*name.split("@", 1))
         yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
-    elif not config.model.revision:
-        what = f"model.name {name} is not a local directory, and as a hub id it needs a commit"
-        commit = f"--set model.revision=COMMIT, which `hf models info {name} --expand sha` prints"
-        hint = f"{commit}, or ./{name} for the path of a directory"
-        yield KeyProblem(keys=("model.name", "model.revision"), what=what, hint=hint)
-
-
-def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if not source.path.startswith(HUB_PREFIX):
             continue
@@ -80,10 +72,44 @@ def _hub_data_are_pinned(config: RunConfig) -> Iterator[KeyProblem]:
         elif name.count("/") != 1 or not all(name.split("/")):
             what = f"{key}.path {source.path} names no hub data set"
             yield KeyProblem(keys=(f"{key}.path",), what=what, hint="write hub:OWNER/NAME")
-        elif not source.revision:
-            hint = f"--set {key}.revision=COMMIT, which `hf datasets info {name} --expand sha` prints"
-            what = f"{key}: the hub data set {name} needs a commit"
-            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
+
+
+@dataclass(frozen=True, kw_only=True)
+class HubId:
+    """What is named on a hub: `name_key` is the dotted key of the name, `key` that of `commit`, if it has one."""
+
+    kind: HubKind
+    name: str
+    name_key: str
+    key: str
+    commit: str | None
+
+    @property
+    def subject(self) -> str:
+        """What needs a commit, for messages."""
+        if self.kind == "models":
+            return f"model.name {self.name} is not a local directory, and as a hub id it"
+        return f"{self.name_key.removesuffix('.path')}: the hub data set {self.name}"
+
+    @property
+    def problem(self) -> KeyProblem:
+        """Where nobody may ask the hub."""
+        hint = f"--set {self.key}=COMMIT, which `hf {self.kind} info {self.name} --expand sha` prints"
+        path = f", or ./{self.name} for the path of a directory" if self.kind == "models" else ""
+        return KeyProblem(keys=(self.name_key, self.key), what=f"{self.subject} needs a commit", hint=hint + path)
+
+
+def hub_ids(config: RunConfig) -> Iterator[HubId]:
+    """What a configuration names on a hub."""
+    base = config.model
+    if is_hub_model(base.name):
+        key = "model.revision"
+        yield HubId(kind="models", name=base.name, name_key="model.name", key=key, commit=base.revision)
+    for index, source in enumerate(config.data.sources):
+        if source.path.startswith(HUB_PREFIX):
+            key, name = f"data.sources.{index}", source.path.removeprefix(HUB_PREFIX)
+            keys = {"name_key": f"{key}.path", "key": f"{key}.revision"}
+            yield HubId(kind="datasets", name=name, commit=source.revision, **keys)
 
 
 def _hub_data_are_trained_on(config: RunConfig) -> Iterator[KeyProblem]:
@@ -245,8 +271,7 @@ INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)
 
 RULES: tuple[Rule, ...] = (
     _output_is_a_directory,
-    _hub_model_is_pinned,
-    _hub_data_are_pinned,
+    _hub_ids_are_well_formed,
     _hub_data_are_trained_on,
     _sources_are_distinct,
     _remote_code_names_the_model,

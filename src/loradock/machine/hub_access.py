@@ -72,11 +72,12 @@ def away(environ: Mapping[str, str] = os.environ) -> str | None:
     return None
 
 
-def remedy(why: str) -> str:
-    """What to do about a hub that is away."""
+def remedy(why: str, *, has_copy: bool = True) -> str:
+    """What to do about a hub that is away; `has_copy`: what is asked for may be in the local cache."""
     if "CERTIFICATE_VERIFY_FAILED" in why:
         return "export SSL_CERT_FILE=FILE, with the certificates of your company's proxy in it"
-    return f"check the network, its proxy and {ENDPOINT}; HF_HUB_OFFLINE=1 takes what is in the local cache"
+    network = f"check the network, its proxy and {ENDPOINT}"
+    return f"{network}; HF_HUB_OFFLINE=1 takes what is in the local cache" if has_copy else network
 
 
 def check(environ: Mapping[str, str]) -> None:

@@ -26,7 +26,7 @@ class SourceConfig(Section):
     weight: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
-    revision: str | None = Field(default=None, description="Commit of a hub data set.")
+    revision: str | None = Field(default=None, description="Commit of a hub data set; default: the latest.")
     split: str = Field(default="train", description="Split that is read where a source has several.")
 
 

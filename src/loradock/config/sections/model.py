@@ -14,8 +14,11 @@ from loradock.config.sections.values import Auto, NotNegative, Place, Section
 class ModelConfig(Section):
     """The base model and how it is held in memory."""
 
-    name: Place = Field(default="", description="A local directory, or a hub id (which needs `revision`).")
-    revision: str | None = Field(default=None, description="Commit of the hub model; a branch name can move.")
+    name: Place = Field(default="", description="A local directory, or a hub id (OWNER/NAME).")
+    revision: str | None = Field(
+        default=None,
+        description="Commit of the hub model; default: the latest, told and recorded. A branch name can move.",
+    )
     quantization: StorageName = Field(default="nf4", description="How base weights are stored.")
     double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"] = Field(
