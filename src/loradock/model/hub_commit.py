@@ -37,5 +37,5 @@ def resolve(hub_id: HubId) -> str | KeyProblem:
     with hub_access.asking(f"the commit of {name}", hint=f"check the name and the access rights (HF_TOKEN){path}"):
         found = HfApi().model_info(name) if is_model else HfApi().dataset_info(name)
     if not found.sha:
-        raise HubError(f"the hub told no commit of {name}", hint=pinned)
+        raise HubError(f"the hub gave no commit of {name}", hint=pinned)
     return found.sha

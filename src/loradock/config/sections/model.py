@@ -17,7 +17,7 @@ class ModelConfig(Section):
     name: Place = Field(default="", description="A local directory, or a hub id (OWNER/NAME).")
     revision: str | None = Field(
         default=None,
-        description="Commit of the hub model; default: the latest, told and recorded. A branch name can move.",
+        description="Commit of the hub model; default: the latest, printed and recorded. A branch name can move.",
     )
     quantization: StorageName = Field(default="nf4", description="How base weights are stored.")
     double_quant: bool = Field(default=True, description="Quantise NF4's scales too: 0.37 bits a weight less.")
