@@ -81,6 +81,8 @@ OTHER: dict[str, Any] = {
     "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
     "limits.peer_seconds": 5,
     "train.betas": [0.9, 0.95], "train.eps": 1e-6,
+    "train.min_learning_rate_ratio": 0.1, "train.decay": 0.2, "train.decay_shape": "linear", "train.cycles": 2,
+    "train.power": 2.0,
     "objective": "embedding", "model.sdpa_kernel": "math", "train.memory_fraction": 0.5,
     "train.generative_loss": "sample-sum", "train.generative_weight": 2.0, "checkpoints.metric": "in_batch_accuracy",
     "embedding.global_batch": 32, "embedding.attention": "causal", "embedding.pooling": "cls",

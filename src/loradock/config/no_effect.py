@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.catalog import engines
+from loradock.catalog import engines, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
@@ -98,6 +98,14 @@ def _long_warmup(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("train.schedule", f"train.warmup lasts all of the {steps} steps")
 
 
+def _schedule_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    for key in schedules.OWN_KEYS:
+        readers = [name for name, schedule in schedules.SCHEDULES.items() if key in schedule.keys]
+        if config.train.schedule not in readers:
+            belongs = f"it belongs to train.schedule {', '.join(readers)}, and that is {config.train.schedule}"
+            yield _idle(f"train.{key}", belongs)
+
+
 def _early_stopping(config: RunConfig) -> Iterator[KeyProblem]:
     patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
     if patience and steps and every != "auto" and patience * every >= steps:
@@ -150,6 +158,7 @@ WARNINGS: tuple[Rule, ...] = (
     _model_revision,
     _source_keys,
     _long_warmup,
+    _schedule_keys,
     _early_stopping,
     _unused_mapping,
     _objective_keys,
