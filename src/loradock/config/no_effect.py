@@ -50,6 +50,16 @@ def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
+def _patterns(config: RunConfig) -> Iterator[KeyProblem]:
+    lora = config.lora
+    for key, values, value in (
+        ("rank", lora.rank_pattern, lora.rank),
+        ("alpha", lora.alpha_pattern, lora.alpha),
+    ):
+        if values and all(each == value for each in values.values()):
+            yield _idle(f"lora.{key}_pattern", f"all that it names have lora.{key}, {value:g}, anyway")
+
+
 def _tf32(config: RunConfig) -> Iterator[KeyProblem]:
     if config.device == "cpu" and config.train.tf32 is True:
         yield _idle("train.tf32", "TF32 is a format of GPUs, and device is cpu")
@@ -151,6 +161,7 @@ WARNINGS: tuple[Rule, ...] = (
     _split_seed,
     _tracker_project,
     _deterministic,
+    _patterns,
     _tf32,
     _metric,
     _on_cpu,

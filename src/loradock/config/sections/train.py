@@ -37,6 +37,9 @@ class TrainConfig(Section):
     )
     max_steps: Positive | None = Field(default=None, description="Optimiser steps; overrides epochs.")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(default=2e-4, description="Peak learning rate.")
+    loraplus_lr_ratio: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        default=1.0, description="LoRA+ (Hayou et al. 2024): the learning rate of B over that of A; 1: off."
+    )
     schedule: ScheduleName = Field(default="cosine", description="Learning rate after warm-up.")
     min_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.0, description="Floor of a schedule that falls, as a share of the peak."
