@@ -55,7 +55,7 @@ def test_the_exported_settings_are_what_peft_writes_and_load_with_equal_logits(
         r=4, lora_alpha=32, rank_pattern=RANKS, alpha_pattern=ALPHAS, target_modules="all-linear", task_type="CAUSAL_LM"
     )
     adapted = get_peft_model(base, theirs)
-    adapted.save_pretrained(tmp_path / "theirs")
+    adapted.save_pretrained(str(tmp_path / "theirs"))
     written, expected = (
         json.loads((folder / "adapter_config.json").read_text("utf-8"))
         for folder in (runs["fast"].adapter, tmp_path / "theirs")
