@@ -128,4 +128,4 @@ def test_what_is_no_regular_expression_is_a_problem_of_the_configuration(
 ) -> None:
     with pytest.raises(ConfigError) as refused:
         train(tmp_path / "run", *RUN[:-2], "lora.rank_pattern={'(q_proj': 8}", model=llama, data=rows)
-    assert "lora.rank_pattern: '(q_proj' is no regular expression" in str(refused.value)
+    assert "lora.rank_pattern: '(q_proj' is not a regular expression" in str(refused.value)

@@ -147,7 +147,7 @@ def _patterns_are_regular(config: RunConfig) -> Iterator[KeyProblem]:
             try:
                 re.compile(pattern)
             except re.error as error:
-                what = f"lora.{key}: {pattern!r} is no regular expression: {error}"
+                what = f"lora.{key}: {pattern!r} is not a regular expression: {error}"
                 yield KeyProblem(keys=(f"lora.{key}",), what=what, hint=f"--set 'lora.{key}={{q_proj: 8}}'")
 
 

@@ -178,7 +178,7 @@ def quantised(*, bits: str | None = None) -> Finish:
             names = ("double_quantization", "bnb_4bit_use_double_quant", "use_bnb_nested_quant")
             translation.put("model.double_quant", is_on(double), *names)
         kind = translation.get("bnb_4bit_quant_type")
-        if count == 4 and kind not in (None, "nf4"):
+        if count == 4 and kind not in FOUR_BITS:
             translation.leave("bnb_4bit_quant_type", f"{kind}: 4 bits are nf4 here")
 
     return finish
@@ -208,17 +208,18 @@ def saves(translation: Translation) -> None:
 
 def sharing(translation: Translation) -> None:
     """ZeRO or FSDP, where there are several GPUs to share a model."""
-    for name in ("deepspeed", "fsdp"):
+    for name, modes in SHARED.items():
         value = translation.get(name)
-        if not value:
-            continue
-        file = str(value)
-        if translation.gpus == 1:
-            translation.leave(name, "it shares a model among GPUs, and this is for one: --gpus N says how many")
-        elif name == "fsdp":
-            translation.put("train.parallel", "fsdp", name)
-        else:
-            translation.put("train.parallel", "zero3" if "zero3" in file or "z3" in file else "zero2", name)
+        if value and translation.gpus == 1:
+            translation.leave(name, "it shares a model among GPUs, and this is for one: --gpus N sets their number")
+        elif value:
+            mode = next(mode for word, mode in modes.items() if word in str(value))
+            translation.put("train.parallel", mode, name)
+
+
+SHARED = {"deepspeed": {"zero3": "zero3", "z3": "zero3", "": "zero2"}, "fsdp": {"": "fsdp"}}
+"""Their key -> what its value holds, as a file's name does: the way of sharing."""
+FOUR_BITS = (None, "nf4")
 
 
 RULES: dict[str, Rule] = {
