@@ -174,7 +174,6 @@ TOOL = Tool(
         ),
         "base_model": to("model.name"),
         "revision_of_model": to("model.revision"),
-        "trust_remote_code": peft.trust("base_model"),
         "datasets": datasets,
         "val_set_size": held_out,
         "test_datasets": held_out,

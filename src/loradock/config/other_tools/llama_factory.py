@@ -137,7 +137,6 @@ TOOL = Tool(
         ),
         "model_name_or_path": to("model.name"),
         "model_revision": to("model.revision"),
-        "trust_remote_code": peft.trust("model_name_or_path"),
         "template": by_word("data.template", TEMPLATES, why="data.template auto takes the model's own"),
         "cutoff_len": to_number("data.max_length"),
         "train_on_prompt": if_on("data.loss", "all"),

@@ -40,13 +40,3 @@ def rules(*, rank: str, prefix: str = "", alpha: str = "lora_alpha", dropout: st
         "rank_pattern": to("lora.rank_pattern"),
         "alpha_pattern": to("lora.alpha_pattern"),
     }
-
-
-def trust(model: str) -> Rule:
-    """Code of the model's own, trusted by its name."""
-
-    def rule(translation: Translation, name: str, value: Any) -> None:
-        if str(value).lower() in ("true", "yes", "1"):
-            translation.put("model.trust_remote_code", translation.get(model), name)
-
-    return rule

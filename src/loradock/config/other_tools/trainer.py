@@ -270,6 +270,7 @@ LACKING = {
     "data_seed": "train.seed orders the rows, and data.seed holds a part out",
     "label_smoothing_factor": "the loss is the likelihood, without smoothing",
     "torch_compile_backend": "train.compile has a mode, and the backend is inductor",
+    "trust_remote_code": "only a model that ships code of its own needs it: --set model.trust_remote_code=NAME",
     "eval_accumulation_steps": "evaluation keeps no logits",
 }
 DEFAULTS = {

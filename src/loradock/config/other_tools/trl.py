@@ -74,7 +74,6 @@ TOOL = Tool(
         ),
         "model_name_or_path": to("model.name"),
         "model_revision": to("model.revision"),
-        "trust_remote_code": peft.trust("model_name_or_path"),
         "chat_template_path": to("data.template"),
         "lora_target_modules": peft.targets,
         "lora_modules_to_save": peft.modules_to_save,

@@ -62,7 +62,6 @@ TOOL = Tool(
         ),
         "model_name": to("model.name"),
         "revision": to("model.revision"),
-        "trust_remote_code": peft.trust("model_name"),
         "target_modules": peft.targets,
         "modules_to_save": peft.modules_to_save,
         "use_gradient_checkpointing": to_truth("train.checkpointing"),
