@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,24 @@ def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
     done = CliRunner().invoke(cli, ["config", "import", str(file)])
     assert "its keys are those of none of axolotl, LLaMA-Factory, ms-swift, TRL, unsloth" in str(done.exception)
     assert CliRunner().invoke(cli, ["config", "import", str(file), "--from", "trl"]).exit_code == 0
+
+
+ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_traceback(
+    tool: str, tmp_path: Path
+) -> None:
+    base = TABLES[tool]["base"]
+    known = TOOLS[tool].rules.keys() | base.keys()
+    for value in ODD:
+        translation = TOOLS[tool].translate(base | dict.fromkeys(known, value), folder=tmp_path, gpus=2)
+        assert all(translation.left.values())
+    number = next(name for name in sorted(known) if name in ("lora_r", "lora_rank", "r"))
+    with pytest.raises(ConfigError) as refused:
+        imported(written(tmp_path, tool, {number: -3}), tool=tool)
+    assert "lora.rank" in [problem.what.split(" ")[0] for problem in refused.value.problems]
+    for name in sorted(known):
+        with contextlib.suppress(ConfigError):
+            imported(written(tmp_path, tool, {name: [[{}]]}), tool=tool)

@@ -80,7 +80,7 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
         fields["text"] = column
     path, files = str(entry.get("path", "")), entry.get("data_files")
     if path in ("json", "csv", "parquet", "text") and files:
-        path = str(as_list(files)[0])
+        path = str(next(iter(as_list(files)), ""))
     elif files:
         translation.leave(f"{origin}.data_files", "a hub data set is read whole; its files go by `path`")
     put_source(
@@ -122,9 +122,9 @@ def held_out(translation: Translation, name: str, value: Any) -> None:
         if number := as_number(value):
             translation.put("data.validation", number, name)
         return
-    entry = as_list(value)[0]
+    entry = next(iter(as_list(value)), None)
     first = as_mapping(entry) or {"path": entry}
-    file = str(as_list(first.get("data_files") or first.get("path"))[0])
+    file = str(next(iter(as_list(first.get("data_files") or first.get("path"))), ""))
     if path_of(file).startswith("hub:"):
         translation.leave(name, "data.validation takes files, not data sets of a hub")
     else:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from loradock.config.other_tools import peft, trainer
 from loradock.config.other_tools.base import (
     Tool,
     Translation,
+    as_list,
+    as_mapping,
     if_on,
     is_on,
     later,
@@ -27,10 +27,11 @@ def sources(translation: Translation) -> None:
     fields = {"text": column} if column and column != "text" else {}
     if name := translation.get("dataset_name"):
         put_source(translation, 0, "dataset_name", str(name), fields=fields, split=None if split == "train" else split)
-    mixture: Any = translation.get("datasets") or []
-    for index, entry in enumerate(mixture):
+    for index, value in enumerate(as_list(translation.get("datasets") or [])):
+        entry = as_mapping(value) or {"path": value}
         origin, split = f"datasets.{index}", entry.get("split")
-        put_source(translation, index, origin, str(entry["path"]), split=None if split == "train" else split)
+        path = str(entry.get("path") or "")
+        put_source(translation, index, origin, path, split=None if split == "train" else split)
         if entry.get("name"):
             translation.leave(f"{origin}.name", "a hub data set is read in its default configuration")
         if entry.get("columns"):
