@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.catalog import engines, schedules
+from loradock.catalog import engines, optimizers, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
@@ -116,6 +116,13 @@ def _schedule_keys(config: RunConfig) -> Iterator[KeyProblem]:
             yield _idle(f"train.{key}", belongs)
 
 
+def _optimizer_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    known = optimizers.named(config.train.optimizer)
+    for key in optimizers.OWN_KEYS:
+        if key not in known.hyperparameters.values():
+            yield _idle(f"train.{key}", f"{known.title} does not have it")
+
+
 def _early_stopping(config: RunConfig) -> Iterator[KeyProblem]:
     patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
     if patience and steps and every != "auto" and patience * every >= steps:
@@ -170,6 +177,7 @@ WARNINGS: tuple[Rule, ...] = (
     _source_keys,
     _long_warmup,
     _schedule_keys,
+    _optimizer_keys,
     _early_stopping,
     _unused_mapping,
     _objective_keys,

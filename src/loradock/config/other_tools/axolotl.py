@@ -184,7 +184,9 @@ TOOL = Tool(
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
         "num_epochs": to_number("train.epochs"),
-        "optimizer": by_word("train.optimizer", trainer.OPTIMIZERS, why="AdamW alone is here, in 32 and in 8 bits"),
+        "optimizer": by_word(
+            "train.optimizer", trainer.OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"
+        ),
         "lora_init_weights": by_word("lora.init", peft.INITS),
         "eager_attention": attention,
         "dataset_processes": to_number("data.workers", least=1),

@@ -27,6 +27,7 @@ OPTIMIZERS = {
     **dict.fromkeys(words("adamw_torch adamw_torch_fused adamw_hf adamw paged_adamw_32bit paged_adamw")),
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
     "paged_adamw_8bit": "paged_adamw_8bit",
+    **dict.fromkeys(("lion", "lion_32bit", "paged_lion_32bit"), "lion"),
 }
 """Their words -> ours; None: AdamW in 32 bits, the default."""
 SCHEDULE_WORDS = {
@@ -247,7 +248,7 @@ RULES: dict[str, Rule] = {
     "early_stopping_patience": to_number("train.early_stopping", least=1),
     "gradient_checkpointing": to_truth("train.checkpointing"),
     "tf32": to_truth("train.tf32"),
-    "optim": by_word("train.optimizer", OPTIMIZERS, why="AdamW alone is here, in 32 and in 8 bits"),
+    "optim": by_word("train.optimizer", OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"),
     "report_to": report_to,
     "run_name": to("name"),
     "output_dir": to("output"),
