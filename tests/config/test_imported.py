@@ -134,15 +134,15 @@ def test_what_nobody_wrote_is_said_to_be_their_default(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_trained_is_told_by_the_line_of_their_file_and_nothing_is_written(tmp_path: Path) -> None:
-    file, ours = written(tmp_path, "axolotl", {"base_model": "owner/name", "learning_rate": 7}), tmp_path / "run.yaml"
+    file, ours = written(tmp_path, "axolotl", {"lora_r": -3, "learning_rate": 7}), tmp_path / "run.yaml"
     done = CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours)])
     assert isinstance(done.exception, ConfigError)
     lines = {problem.what.split(" ")[0]: problem.line for problem in done.exception.problems}
     texts = file.read_text().splitlines()
-    assert "base_model" in texts[(lines["model.name"] or 0) - 1]
+    assert "lora_r" in texts[(lines["lora.rank"] or 0) - 1]
     assert "learning_rate" in texts[(lines["train.learning_rate"] or 0) - 1]
     assert not ours.exists()
-    pinned = ("--set", f"model.revision={COMMIT}", "--set", "train.learning_rate=1e-4")
+    pinned = ("--set", "lora.rank=3", "--set", "train.learning_rate=1e-4")
     assert CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours), *pinned]).exit_code == 0
 
 
