@@ -83,11 +83,12 @@ class Facts:
 
 @dataclass(frozen=True, kw_only=True)
 class LinearShape:
-    """One linear layer of the model, by its dotted name."""
+    """One linear layer of the model, by its dotted name; `own_rank`: of its adapter, where it has not the run's."""
 
     name: str
     rows: int
     columns: int
+    own_rank: int | None = None
 
 
 HALF_BYTES = 2
@@ -178,9 +179,10 @@ class ModelFacts:
         return unreachable_words(self.unreachable_kinds)
 
     def adapter_parameters(self, rank: int) -> int:
-        """Trainable weights of a plain LoRA of this rank: r x (in + out) for each target."""
+        """Trainable weights of a plain LoRA of this rank (or the target's own): r x (in + out) for each target."""
         chosen = set(self.targets)
-        return sum(rank * (layer.rows + layer.columns) for layer in self.linears if layer.name in chosen)
+        targets = (layer for layer in self.linears if layer.name in chosen)
+        return sum((layer.own_rank or rank) * (layer.rows + layer.columns) for layer in targets)
 
 
 def unreachable_words(kinds: Sequence[str]) -> str:

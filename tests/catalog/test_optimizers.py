@@ -21,7 +21,8 @@ def test_each_sets_hyperparameters_that_a_configuration_has_and_is_replaced_by_a
     name: str,
 ) -> None:
     known = optimizers.named(name)
-    assert known.settings(RunConfig().train) == {"lr": 2e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    defaults = {"lr": 2e-4, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    assert known.settings(RunConfig().train) == {argument: defaults[argument] for argument in known.hyperparameters}
     assert known.instead != name
     assert set(known.devices) <= set(optimizers.named(known.instead).devices)
     assert known.device_bytes <= known.state_bytes

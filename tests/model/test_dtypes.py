@@ -22,7 +22,7 @@ def test_the_fast_engine_reports_its_own_dtypes_and_not_those_of_layers_that_it_
     job = job_of(tmp_path, "engine=fast", "model.compute_dtype=float32", model=llama, data=rows)
     job = replace(job, plan=job.plan.with_value("compute_dtype", "bfloat16", why="a test"))
     fast, _ = build(job)
-    optimizer = FlatAdamW(fast.adapters, trainable(job.model), lr=1e-3, weight_decay=0.0)
+    optimizer = FlatAdamW(fast.adapters, [trainable(job.model)], lr=1e-3, weight_decay=0.0)
     optimizer.step()
     monkeypatch.setattr(type(job.model), "forward", None)  # nothing is computed to find out
     found = dtypes.fast_parts(fast, job.model, optimizer)

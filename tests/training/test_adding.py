@@ -1,4 +1,4 @@
-"""docs/adding.md's optimiser, objective and family, carried out on a copy of the package by the command line."""
+"""docs/adding.md's optimiser, schedule, objective and family, carried out on a copy by the command line."""
 
 from __future__ import annotations
 
@@ -44,13 +44,17 @@ def trained(
     }
 
 
-def test_the_optimiser_of_the_walk_through_is_asked_for_on_the_command_line_and_trains(
+def test_the_optimiser_and_the_schedule_of_the_walk_throughs_are_asked_for_on_the_command_line_and_train(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     (entry,) = parts_of("An optimiser")
-    insert(copied(tmp_path) / "catalog" / "optimizers.py", entry, after="    for entry in (\n")
+    (schedule,) = parts_of("A schedule")
+    package = copied(tmp_path)
+    insert(package / "catalog" / "optimizers.py", entry, after="    for entry in (\n")
+    insert(package / "catalog" / "schedules.py", schedule, after="    for entry in (\n")
 
-    settings = ("train.optimizer=adamw_amsgrad", "train.max_steps=2", "lora.rank=4", "data.cache=cache")
+    own = ("train.optimizer=adamw_amsgrad", "train.schedule=halved", "train.warmup=0", "logging.every=1")
+    settings = (*own, "train.max_steps=2", "lora.rank=4", "data.cache=cache")
     options = ("--model", str(llama), "--data", str(rows), "--output", "run", unchecked("the package is a copy"))
     done = typed(tmp_path, "train", *options, *(word for setting in settings for word in ("--set", setting)))
     assert done.returncode == 0, done.stderr
@@ -59,6 +63,8 @@ def test_the_optimiser_of_the_walk_through_is_asked_for_on_the_command_line_and_
     assert "its optimiser is adamw_fused, not adamw_amsgrad" in why, "the fast engine has it not"
     state = torch.load(tmp_path / "run" / "checkpoints" / "checkpoint-2" / "training_state.pt", weights_only=True)
     assert all("max_exp_avg_sq" in each for each in state["optimizer"]["state"].values())
+    lines = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text("utf-8").splitlines()]
+    assert [line["learning_rate"] for line in lines if line["kind"] == "train"] == [2e-4, 1e-4]
 
 
 PURE = """

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 ADAMW = {"lr": "learning_rate", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay"}
 """AdamW's hyperparameters (Loshchilov and Hutter 2019), by torch's names -> keys of `train`."""
+LION = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+"""Lion's (Chen et al. 2023): its betas are its own, 0.9 and 0.99."""
 FLOAT32_BITS = 32
 BYTES_IN_8_BITS = 2 + 2 * 4 / 256
 """Of both moments of a weight: each has a float32 scale for a block of 256 (Dettmers et al. 2022)."""
@@ -97,6 +99,19 @@ OPTIMIZERS: dict[str, Optimizer] = {
             state_bytes=BYTES_IN_8_BITS,
             device_bytes=0,
         ),
+        Optimizer(
+            name="lion",
+            title="Lion",
+            module="bitsandbytes.optim",
+            kind="Lion",
+            options={"optim_bits": 32, "is_paged": False, "betas": (0.9, 0.99)},
+            hyperparameters=LION,
+            engines=("peft",),
+            tolerance=1e-4,
+            instead="adamw",
+            state_bytes=4.0,
+            device_bytes=4,
+        ),
     )
 }
 DEFAULT = OPTIMIZERS["adamw_fused"]
@@ -113,6 +128,10 @@ else:
 def named(name: str) -> Optimizer:
     """The optimiser of that name; the default for "auto"."""
     return OPTIMIZERS.get(name, DEFAULT)
+
+
+OWN_KEYS = tuple(dict.fromkeys(key for entry in OPTIMIZERS.values() for key in entry.hyperparameters.values()))
+"""Keys of `train` that optimisers read."""
 
 
 def of_engine(engine: str) -> tuple[str, ...]:

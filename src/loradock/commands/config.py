@@ -1,4 +1,4 @@
-"""`loradock config`: show a resolved configuration, validate it, list the presets, or print the schema."""
+"""`loradock config`: show a resolved configuration, validate or import one, list the presets, or print the schema."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import click
 
+from loradock.commands.config_import import import_
 from loradock.commands.page import say
 from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
 from loradock.config.annotated_yaml import annotated_yaml
@@ -79,6 +80,9 @@ def schema(as_markdown: bool) -> None:
         click.echo(markdown(), nl=False)
     else:
         click.echo(json.dumps(json_schema(), indent=2, ensure_ascii=False))
+
+
+config.add_command(import_)
 
 
 def _hub_names(config: RunConfig) -> Iterator[str]:

@@ -101,13 +101,14 @@ def verb_hint(name: str, known: Collection[str]) -> str | None:
 
 def explained(unknown: click.NoSuchOption, command: click.Command) -> click.NoSuchOption:
     """The error with what the option is called here; as it is for a name that nobody else uses either."""
-    hint = _hint(unknown.option_name, command)
+    hint = hint_of(unknown.option_name, command)
     if hint is None:
         return unknown
     return click.NoSuchOption(unknown.option_name, f"No such option {unknown.option_name!r}: {hint}", ctx=unknown.ctx)
 
 
-def _hint(option: str, command: click.Command) -> str | None:
+def hint_of(option: str, command: click.Command) -> str | None:
+    """What an option of other trainers is called here, or why it is not needed; None where nobody has it."""
     name = option.lstrip("-").lower().replace("-", "_")
     if text := OPTIONS_ONLY.get(name) or EXPLAINED.get(name):
         return text

@@ -13,6 +13,7 @@ from typing import Any
 
 import click
 
+from loradock.commands.foreign_options import answered
 from loradock.commands.option_hints import explained
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
@@ -223,11 +224,12 @@ class RunCommand(click.Command):
 
         Unquoted, `--data *.jsonl` is `--data a.jsonl b.jsonl c.jsonl`: b.jsonl is CONFIG, and c.jsonl one too many.
         """
+        given = list(args)
         try:
             ctx.allow_extra_args = True
             super().parse_args(ctx, args)
         except click.NoSuchOption as unknown:
-            raise explained(unknown, self) from None
+            raise answered(given, self, ctx) or explained(unknown, self) from None
         config = ctx.params.get("config")
         rows = [config] if config and config.name.endswith(ROWS) else []
         if beyond := [*map(str, rows), *ctx.args]:

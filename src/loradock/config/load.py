@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from loradock.config import no_effect, rules
+from loradock.config import no_effect, other_tools, rules
 from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
 from loradock.config.places import expanded
@@ -77,6 +77,9 @@ def load(
         _put_document(layers, read_preset(preset), label=f"preset {preset}", is_choice=False)
     if path is not None:
         document = read_document(path) if text is None else parse_document(text, file=str(path))
+        if tool := other_tools.whose(document.values, ours=RunConfig.model_fields):
+            what = f"{path} is a configuration of {tool.title}, not one of loradock"
+            raise ConfigError(what, hint=f"loradock config import {path} -o run.yaml")
         _put_document(layers, document, label=str(path), is_choice=True)
     _put_shortcuts(layers, shortcuts or {})
     for override in overrides:

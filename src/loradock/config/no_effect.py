@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from loradock.catalog import engines
+from loradock.catalog import engines, optimizers, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
@@ -48,6 +48,16 @@ def _tracker_project(config: RunConfig) -> Iterator[KeyProblem]:
 def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
     if config.device == "cpu" and config.deterministic is True:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
+
+
+def _patterns(config: RunConfig) -> Iterator[KeyProblem]:
+    lora = config.lora
+    for key, values, value in (
+        ("rank", lora.rank_pattern, lora.rank),
+        ("alpha", lora.alpha_pattern, lora.alpha),
+    ):
+        if values and all(each == value for each in values.values()):
+            yield _idle(f"lora.{key}_pattern", f"all that it names have lora.{key}, {value:g}, anyway")
 
 
 def _tf32(config: RunConfig) -> Iterator[KeyProblem]:
@@ -98,6 +108,21 @@ def _long_warmup(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("train.schedule", f"train.warmup lasts all of the {steps} steps")
 
 
+def _schedule_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    for key in schedules.OWN_KEYS:
+        readers = [name for name, schedule in schedules.SCHEDULES.items() if key in schedule.keys]
+        if config.train.schedule not in readers:
+            belongs = f"it belongs to train.schedule {', '.join(readers)}, and that is {config.train.schedule}"
+            yield _idle(f"train.{key}", belongs)
+
+
+def _optimizer_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    known = optimizers.named(config.train.optimizer)
+    for key in optimizers.OWN_KEYS:
+        if key not in known.hyperparameters.values():
+            yield _idle(f"train.{key}", f"{known.title} does not have it")
+
+
 def _early_stopping(config: RunConfig) -> Iterator[KeyProblem]:
     patience, every, steps = config.train.early_stopping, config.evaluation.every, config.train.max_steps
     if patience and steps and every != "auto" and patience * every >= steps:
@@ -143,6 +168,7 @@ WARNINGS: tuple[Rule, ...] = (
     _split_seed,
     _tracker_project,
     _deterministic,
+    _patterns,
     _tf32,
     _metric,
     _on_cpu,
@@ -150,6 +176,8 @@ WARNINGS: tuple[Rule, ...] = (
     _model_revision,
     _source_keys,
     _long_warmup,
+    _schedule_keys,
+    _optimizer_keys,
     _early_stopping,
     _unused_mapping,
     _objective_keys,

@@ -30,6 +30,7 @@ defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`
 |---|---|
 | `loradock config show [CONFIG]` | prints the resolved configuration; each value says where it came from |
 | `loradock config validate [CONFIG]` | every problem at once, with line and remedy, and what is not on this machine |
+| `loradock config import FILE` | a configuration of axolotl, LLaMA-Factory, ms-swift, TRL or unsloth as one of ours |
 | `loradock config presets` | lists the shipped configurations |
 | `loradock config schema` | prints the JSON Schema for editors |
 

@@ -5,6 +5,7 @@ A rule looks at a typed configuration and yields what is wrong; all rules run, s
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -154,9 +155,26 @@ def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _orthogonal_rank_is_even(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.lora.init == "orthogonal" and config.lora.rank % 2:
+    if config.lora.init != "orthogonal":
+        return
+    if config.lora.rank % 2:
         what = f"lora.init orthogonal needs an even lora.rank, not {config.lora.rank}"
         yield KeyProblem(keys=("lora.rank", "lora.init"), what=what, hint=f"--set lora.rank={config.lora.rank + 1}")
+    for pattern, rank in config.lora.rank_pattern.items():
+        if rank % 2:
+            what = f"lora.init orthogonal needs even ranks, and lora.rank_pattern has {pattern}: {rank}"
+            hint = f"--set 'lora.rank_pattern={{{pattern}: {rank + 1}}}'"
+            yield KeyProblem(keys=("lora.rank_pattern", "lora.init"), what=what, hint=hint)
+
+
+def _patterns_are_regular(config: RunConfig) -> Iterator[KeyProblem]:
+    for key, patterns in (("rank_pattern", config.lora.rank_pattern), ("alpha_pattern", config.lora.alpha_pattern)):
+        for pattern in patterns:
+            try:
+                re.compile(pattern)
+            except re.error as error:
+                what = f"lora.{key}: {pattern!r} is not a regular expression: {error}"
+                yield KeyProblem(keys=(f"lora.{key}",), what=what, hint=f"--set 'lora.{key}={{q_proj: 8}}'")
 
 
 def _targets_are_named(config: RunConfig) -> Iterator[KeyProblem]:
@@ -278,6 +296,7 @@ RULES: tuple[Rule, ...] = (
     _base_can_change,
     _orthogonal_base_is_whole,
     _orthogonal_rank_is_even,
+    _patterns_are_regular,
     _targets_are_named,
     _trackers_are_distinct,
     _best_needs_validation,

@@ -38,6 +38,8 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
+        rank_pattern=dict(lora.rank_pattern),
+        alpha_pattern=dict(lora.alpha_pattern),  # pyright: ignore[reportArgumentType]
         lora_dropout=lora.dropout,
         target_modules=_targets(model, config, base=base),
         use_rslora=lora.rslora,

@@ -23,7 +23,7 @@ def of_run(model: Any, name: str, train: TrainConfig) -> Any:
     known = optimizers.named(name)
     if known.state_bits != optimizers.FLOAT32_BITS:
         keep_embeddings_whole(model)
-    return by_name(name, decay_groups(model, train.weight_decay), **known.settings(train))
+    return by_name(name, parameter_groups(model, train), **known.settings(train))
 
 
 def by_name(name: str, parameters: Iterable[Any], **hyperparameters: Any) -> Any:
@@ -40,6 +40,34 @@ def keep_embeddings_whole(model: Any) -> None:
     for module in model.modules():
         if isinstance(module, torch.nn.Embedding):
             manager.register_module_override(module, "weight", {"optim_bits": 32})
+
+
+def parameter_groups(model: Any, train: TrainConfig) -> list[dict[str, Any]]:
+    """The trainable parameters with and without decay; with LoRA+ each of the two by learning rate, that of A first."""
+    groups = decay_groups(model, train.weight_decay)
+    if train.loraplus_lr_ratio == 1:
+        return groups
+    return [
+        {**group, "params": parameters, "lr": train.learning_rate * ratio}
+        for group in groups
+        for parameters, ratio in zip(by_rate(model, group["params"]), lr_ratios(train), strict=True)
+    ]
+
+
+def by_rate(model: Any, parameters: Iterable[Any]) -> tuple[list[Any], list[Any]]:
+    """Parameters that learn at the rate of A, and at that of B (Hayou et al. 2024): B, and vectors, as PEFT has it."""
+    chosen = {id(parameter) for parameter in parameters}
+    slower: list[Any] = []
+    faster: list[Any] = []
+    for name, parameter in model.named_parameters():
+        if id(parameter) in chosen:
+            (faster if "lora_B" in name or parameter.ndim == 1 else slower).append(parameter)
+    return slower, faster
+
+
+def lr_ratios(train: TrainConfig) -> tuple[float, ...]:
+    """The learning rates of `by_rate`, as shares of `train.learning_rate`."""
+    return 1.0, train.loraplus_lr_ratio
 
 
 def decay_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:

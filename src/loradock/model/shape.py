@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from loradock.catalog import storages
 from loradock.config.schema import RunConfig
+from loradock.config.sections.model import LoraConfig, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
 from loradock.model import architecture, recurrence, source
@@ -21,7 +23,8 @@ DEFAULT_LENGTH = 1024
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
     model = source.on_meta(base)
-    linears, beyond = linear_shapes(model), unreachable(model)
+    beyond = unreachable(model)
+    linears = tuple(with_rank(layer, config.lora) for layer in linear_shapes(model))
     text = base.config.get_text_config(decoder=True)
     facts = ModelFacts(
         name=base.name,
@@ -46,7 +49,8 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
     check_modules_to_save(config, model, facts)
-    check_rank(config.lora.rank, facts)
+    check_patterns(config.lora, facts)
+    check_rank(config.lora, facts)
     if config.objective_spec.embeds:
         check_texts(config, facts, window=sliding_window(text))
     return facts
@@ -200,13 +204,39 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     )
 
 
-def check_rank(rank: int, facts: ModelFacts) -> None:
+def with_rank(layer: LinearShape, lora: LoraConfig) -> LinearShape:
+    """The layer with the rank that `lora.rank_pattern` gives it."""
+    has_own = any(names_layer(pattern, layer.name) for pattern in lora.rank_pattern)
+    return replace(layer, own_rank=lora.rank_of(layer.name)) if has_own else layer
+
+
+def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
+    """ModelError for every pattern of ranks or alphas that means no layer with an adapter."""
+    problems: list[Problem] = []
+    kinds = sorted({name.rpartition(".")[2] for name in facts.targets})
+    for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
+        for pattern in patterns:
+            if not any(names_layer(pattern, name) for name in facts.targets):
+                what = f"lora.{key}: {pattern!r} means no layer that has an adapter"
+                problems.append(Problem(what=what, hint=did_you_mean(pattern, kinds)))
+    if problems:
+        what = f"patterns of {facts.architecture}'s adapters mean nothing"
+        raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{kinds[0]}: {lora.rank}}}'", problems=problems)
+
+
+def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
     """ModelError for a rank beyond that of every matrix that it would be added to."""
-    targets = set(facts.targets)
-    widest = max((min(linear.rows, linear.columns) for linear in facts.linears if linear.name in targets), default=0)
-    if widest and rank > widest:
-        what = f"lora.rank is {rank}, and no target of {facts.architecture} has more than {widest} rows or columns"
-        raise ModelError(what, hint=f"--set lora.rank={min(widest, 16)}")
+    targets = [linear for linear in facts.linears if linear.name in set(facts.targets)]
+    plain = [min(linear.rows, linear.columns) for linear in targets if linear.own_rank is None]
+    if plain and lora.rank > max(plain):
+        most = max(plain)
+        what = f"lora.rank is {lora.rank}, and no target of {facts.architecture} has more than {most} rows or columns"
+        raise ModelError(what, hint=f"--set lora.rank={min(most, 16)}")
+    for pattern, rank in lora.rank_pattern.items():
+        widest = max(min(each.rows, each.columns) for each in targets if names_layer(pattern, each.name))
+        if rank > widest:
+            what = f"lora.rank_pattern: {pattern!r} has rank {rank}, and its layers {widest} rows or columns at most"
+            raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{pattern}: {min(widest, 16)}}}'")
 
 
 def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:

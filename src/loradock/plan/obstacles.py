@@ -30,5 +30,16 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "dora": lora.dora,
         "modules_to_save": bool(lora.modules_to_save),
         "neftune": train.neftune_alpha > 0,
+        "several ranks": lora.dropout > 0 and _has_several_ranks_in_a_block(model, rank=lora.rank),
+        "loraplus": train.loraplus_lr_ratio != 1,
         "optimizer": train.optimizer not in ("auto", *PREFERRED.optimizers),
     }
+
+
+def _has_several_ranks_in_a_block(model: ModelFacts, *, rank: int) -> bool:
+    """Whether layers of one module, which may read one input, have adapters of several ranks."""
+    ranks: dict[str, set[int]] = {}
+    for layer in model.linears:
+        if layer.name in set(model.targets):
+            ranks.setdefault(layer.name.rpartition(".")[0], set()).add(layer.own_rank or rank)
+    return any(len(each) > 1 for each in ranks.values())

@@ -123,9 +123,9 @@ class Loop:
         self.pace = Pace(next(job.model.parameters()).device)
         self.backend.begin(job, self.pace, self.emit)
         self.losses = torch.zeros(1 + len(job.objective.parts), device=self.backend.device)
-        shape = {"total_steps": len(job.steps), "warmup": train.warmup, "kind": train.schedule}
+        total_steps = len(job.steps)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.backend.optimizer, lambda step: schedule.factor(step, **shape)
+            self.backend.optimizer, lambda step: schedule.factor(step, total_steps=total_steps, train=train)
         )
         self.resume()
 

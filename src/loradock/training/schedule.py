@@ -1,4 +1,4 @@
-"""The learning rate over a run: warm-up, then cosine, linear or constant.
+"""The learning rate over a run: warm-up, then the schedule that the catalog has by that name.
 
 The first step already trains: step 1 of a warm-up of n has 1/n of the peak (schedules that begin at 0 spend a step on
 nothing, and a run of one step with them trains nothing at all).
@@ -6,22 +6,23 @@ nothing, and a run of one step with them trains nothing at all).
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
+from loradock.catalog.schedules import SCHEDULES, Position, as_steps
+from loradock.config.sections.train import TrainConfig
 
-def factor(step: int, *, total_steps: int, warmup: float, kind: str) -> float:
-    """Share of the peak rate at `step` (from 0). `warmup` below 1 is a share of the steps, else steps.
 
-    After warm-up cosine and linear fall towards 0, which they would reach one step after the last.
+def factor(step: int, *, total_steps: int, train: TrainConfig) -> float:
+    """Share of the peak rate at `step` (from 0).
+
+    Those that fall come to their floor one step after the last.
     """
-    warmup_steps = min(total_steps, math.ceil(warmup * total_steps) if warmup < 1 else int(warmup))
+    warmup_steps = as_steps(train.warmup, of_steps=total_steps)
     if step < warmup_steps:
         return (step + 1) / warmup_steps
-    if kind == "constant":
-        return 1.0
-    progress = min(1.0, (step - warmup_steps) / max(1, total_steps - warmup_steps))
-    return 0.5 * (1 + math.cos(math.pi * progress)) if kind == "cosine" else 1 - progress
+    schedule = SCHEDULES[train.schedule]
+    position = Position(step=step, warmup_steps=warmup_steps, total_steps=total_steps)
+    return schedule.factor(position, schedule.settings(train))
 
 
 def continue_at(scheduler: Any, step: int) -> None:

@@ -20,6 +20,7 @@ PLAIN: Cannot = {
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
 """What only autograd over the whole PEFT model has."""
+ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 
 ALONE = Mode(name="none")
 """One process, which has the model to itself."""
@@ -33,10 +34,11 @@ FSDP = Mode(
         "float16": "float16 needs a loss scale, which it does not keep",
         "compile": "its layers are not compiled",
         "whole model": "objective {config.objective} needs the whole model on each GPU",
+        "loraplus": ONE_RATE,
         **PLAIN,
     },
 )
-ZERO2 = Mode(name="zero2", cuts_state=True, zero_stage=2)
+ZERO2 = Mode(name="zero2", cuts_state=True, zero_stage=2, cannot={"loraplus": ONE_RATE})
 ZERO3 = Mode(
     name="zero3",
     cuts_state=True,
@@ -44,6 +46,7 @@ ZERO3 = Mode(
     zero_stage=3,
     cannot={
         **PARTS,
+        "loraplus": ONE_RATE,
         "dora": "DoRA takes the norms of unquantised base weights",
         "modules_to_save": "modules_to_save copies unquantised base weights",
     },

@@ -47,7 +47,6 @@ EXPLAINED = {
     "lora_fan_in_fan_out": "the layers' own kind decides it",
     "lora_model_dir": "a run continues from its own checkpoints (--resume); training on top of another adapter: m"
     "erge it first, loradock merge",
-    "loraplus_lr_ratio": "LoRA+ is not here: A and B have one learning rate",
     "loss_watchdog_threshold": "a loss that is not finite ends the run with 79, always",
     "max_samples": "head -n N rows.jsonl | loradock train --data - ...; train.max_steps bounds the steps",
     "mix_strategy": "data.sources.N.weight says how often an epoch sees each row",

@@ -99,6 +99,8 @@ RENAMED = {
     "lora_target": "lora.targets",
     "lora_target_linear": "lora.targets",
     "lora_target_modules": "lora.targets",
+    "lorap_lr_ratio": "train.loraplus_lr_ratio",
+    "loraplus_lr_ratio": "train.loraplus_lr_ratio",
     "lr": "train.learning_rate",
     "lr_schedule": "train.schedule",
     "lr_scheduler": "train.schedule",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -9,6 +10,9 @@ from pydantic import Field
 from loradock.catalog import storages
 from loradock.catalog.storages import Storage, StorageName
 from loradock.config.sections.values import Auto, NotNegative, Place, Section
+
+Rank = Annotated[int, Field(ge=1, le=16_384)]
+Alpha = Annotated[float, Field(gt=0, le=1_000_000)]
 
 
 class ModelConfig(Section):
@@ -52,8 +56,12 @@ class ModelConfig(Section):
 class LoraConfig(Section):
     """The adapter."""
 
-    rank: Annotated[int, Field(ge=1, le=16_384)] = Field(default=16, description="LoRA rank r.")
-    alpha: Annotated[float, Field(gt=0, le=1_000_000)] = Field(default=32, description="LoRA scaling numerator.")
+    rank: Rank = Field(default=16, description="LoRA rank r.")
+    alpha: Alpha = Field(default=32, description="LoRA scaling numerator.")
+    rank_pattern: dict[str, Rank] = Field(
+        default={}, description="Ranks of some layers, by a regular expression that ends their names, as PEFT has it."
+    )
+    alpha_pattern: dict[str, Alpha] = Field(default={}, description="The same of alpha.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="Dropout before A.")
     targets: Literal["all-linear"] | tuple[str, ...] = Field(
         default="all-linear", description="Names (suffixes) of the linear layers that get an adapter."
@@ -66,3 +74,12 @@ class LoraConfig(Section):
     modules_to_save: tuple[str, ...] = Field(
         default=(), description="Modules trained whole and saved with the adapter."
     )
+
+    def rank_of(self, layer: str) -> int:
+        """The rank of the adapter on a layer, by its dotted name in the base."""
+        return next((rank for pattern, rank in self.rank_pattern.items() if names_layer(pattern, layer)), self.rank)
+
+
+def names_layer(pattern: str, layer: str) -> bool:
+    """Whether a pattern of ranks means a layer: PEFT's rule, the whole name or the end of it after a dot."""
+    return re.match(rf"(.*\.)?({pattern})$", layer) is not None

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from loradock.catalog.engines import ModeName
 from loradock.catalog.optimizers import OptimizerName
+from loradock.catalog.schedules import DecayShape, ScheduleName
 from loradock.config.sections.values import (
     MOST,
     Auto,
@@ -36,8 +37,22 @@ class TrainConfig(Section):
     )
     max_steps: Positive | None = Field(default=None, description="Optimiser steps; overrides epochs.")
     learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(default=2e-4, description="Peak learning rate.")
-    schedule: Literal["cosine", "linear", "constant"] = Field(
-        default="cosine", description="Learning rate after warm-up."
+    loraplus_lr_ratio: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        default=1.0, description="LoRA+ (Hayou et al. 2024): the learning rate of B over that of A; 1: off."
+    )
+    schedule: ScheduleName = Field(default="cosine", description="Learning rate after warm-up.")
+    min_learning_rate_ratio: Annotated[float, Field(ge=0, le=1)] = Field(
+        default=0.0, description="Floor of a schedule that falls, as a share of the peak."
+    )
+    decay: Annotated[float, Field(gt=0, le=MOST)] = Field(
+        default=0.1, description="Schedule wsd: the part that falls, a share of the steps below 1, else steps."
+    )
+    decay_shape: DecayShape = Field(default="cosine", description="Schedule wsd: how it falls.")
+    cycles: Annotated[int, Field(ge=1, le=1000)] = Field(
+        default=1, description="Schedule cosine_with_restarts: how often it falls from the peak."
+    )
+    power: Annotated[float, Field(gt=0, le=100)] = Field(
+        default=1.0, description="Schedule polynomial: its exponent; 1 is linear."
     )
     warmup: Annotated[float, Field(ge=0, le=MOST)] = Field(
         default=0.03, description="Warm-up: a share of the steps below 1, else steps."
@@ -45,7 +60,8 @@ class TrainConfig(Section):
     weight_decay: Annotated[float, Field(ge=0, le=1000)] = Field(default=0.0, description="Decoupled weight decay.")
     max_grad_norm: Annotated[float, Field(ge=0, le=MOST)] = Field(default=1.0, description="Gradient clipping; 0: off.")
     optimizer: OptimizerName = Field(
-        default="auto", description="auto: fused AdamW; paged 8-bit only when memory demands it."
+        default="auto",
+        description="auto: fused AdamW; paged 8-bit only when memory demands it; lion wants a third of its rate.",
     )
     betas: tuple[Beta, Beta] = Field(
         default=(0.9, 0.999), description="AdamW's two: how much of each moment stays from step to step."

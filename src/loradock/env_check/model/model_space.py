@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from loradock.catalog import optimizers
+from loradock.config.sections.model import LoraConfig
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
@@ -81,7 +82,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
         return [ok("the model is not here yet")]
     shapes = headers.shapes(weight_files.files(directory))
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
-    weights = adapter_weights(headers.linears(shapes), rank=config.lora.rank, targets=targets)
+    weights = adapter_weights(headers.linears(shapes), lora=config.lora, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
     copies = config.checkpoints.keep + 1 + int(config.keeps_best)
     moments = optimizers.named(config.train.optimizer).state_bytes
@@ -104,10 +105,10 @@ def written_bytes(output: Path) -> int:
     return sum(file.stat().st_size for file in output.glob("checkpoints/checkpoint-*/*") if file.is_file())
 
 
-def adapter_weights(linears: dict[str, tuple[int, int]], *, rank: int, targets: tuple[str, ...] | None) -> int:
+def adapter_weights(linears: dict[str, tuple[int, int]], *, lora: LoraConfig, targets: tuple[str, ...] | None) -> int:
     """Weights of a plain LoRA on the layers whose last name is among `targets`, or on all of them."""
-    shapes = [shape for name, shape in linears.items() if targets is None or name.endswith(targets)]
-    return sum(rank * (rows + columns) for rows, columns in shapes)
+    shapes = {name: shape for name, shape in linears.items() if targets is None or name.endswith(targets)}
+    return sum(lora.rank_of(name) * (rows + columns) for name, (rows, columns) in shapes.items())
 
 
 def saved_weights(shapes: dict[str, tuple[int, ...]], modules: tuple[str, ...]) -> int:

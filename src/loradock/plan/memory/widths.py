@@ -61,7 +61,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         inner=inner,
         outputs=outputs,
         capped_heads=model.capped_heads,
-        ranks=rank * sum(layer.name in targets for layer in model.linears) * share,
+        ranks=sum(layer.own_rank or rank for layer in model.linears if layer.name in targets) * share,
         adapted_inputs=sum(layer.columns for layer in model.linears if layer.name in targets) * share,
         weights=model.linear_parameters * share,
         widest=int(model.hidden * max(2 * inner, projected)),

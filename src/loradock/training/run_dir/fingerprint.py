@@ -58,6 +58,14 @@ LATER_KEYS = {
     "checkpoints.metric": "loss",
     "train.betas": (0.9, 0.999),
     "train.eps": 1e-8,
+    "lora.rank_pattern": {},
+    "lora.alpha_pattern": {},
+    "train.loraplus_lr_ratio": 1.0,
+    "train.min_learning_rate_ratio": 0.0,
+    "train.decay": 0.1,
+    "train.decay_shape": "cosine",
+    "train.cycles": 1,
+    "train.power": 1.0,
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 

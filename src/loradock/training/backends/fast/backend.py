@@ -17,7 +17,7 @@ import torch.distributed
 from loradock.catalog import optimizers
 from loradock.data.collate import MicroBatch
 from loradock.distributed.stragglers import Pace
-from loradock.model import dtypes
+from loradock.model import dtypes, optimizer
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training.backends.base import Backend
@@ -67,7 +67,10 @@ class FastBackend(Backend):
         train = job.config.train
         self.device = model.adapters.values.device
         settings = optimizers.named(job.plan.optimizer.value).settings(train)
-        self.optimizer = FlatAdamW(model.adapters, trainable(job.model), **settings)
+        groups, ratios = [trainable(job.model)], (1.0,)
+        if train.loraplus_lr_ratio != 1:
+            groups, ratios = optimizer.by_rate(job.model, groups[0]), optimizer.lr_ratios(train)
+        self.optimizer = FlatAdamW(model.adapters, groups, lr_ratios=ratios, **settings)
         self.scaler = torch.amp.GradScaler(self.device.type) if model.dtype == torch.float16 else None
         self.shape = filled_up(job)
         self.graphs = graphs_of(model, emit) if job.plan.cuda_graphs.value else None

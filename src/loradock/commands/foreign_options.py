@@ -1,0 +1,82 @@
+"""Options of another trainer, several of them in one command line: answered all at once, with their values."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from loradock.commands.option_hints import hint_of
+from loradock.config.annotated_yaml import plain
+from loradock.config.load import SHORTCUTS
+from loradock.config.other_tools import TOOLS, recognised
+from loradock.config.other_tools.base import Translation, Value, as_number
+from loradock.config.scalars import scalar
+
+SOURCE = "data.sources.0.path"
+FLAGS = {key: flag for flag, key in SHORTCUTS.items()} | {SOURCE: "--data"}
+
+
+def answered(args: Sequence[str], command: click.Command, context: click.Context) -> click.UsageError | None:
+    """What to type in the place of several options that are none of this command's; None for fewer than two."""
+    ours, theirs = separated(args, command)
+    if len(theirs) < 2:
+        return None
+    values = {name.lstrip("-").lower().replace("-", "_"): value for name, value in theirs.items()}
+    translation = (recognised(values) or TOOLS["trl"]).translate(values, folder=Path())
+    typed = {key: value for key, value in translation.values.items() if _is_given(value, values)}
+    lines = [f"No such options: {', '.join(theirs)}"]
+    for option, name in zip(theirs, values, strict=True):
+        own = [_typed(key, value.value) for key, value in typed.items() if name in value.origin.split(" ")]
+        lines.append(f"  {option}: {' '.join(own) or _why(option, name, translation, command)}")
+    words = [*(shlex.quote(word) for word in ours), *(_typed(key, value.value) for key, value in typed.items())]
+    lines.append(f"All together: {' '.join((context.command_path, *words))}")
+    return click.UsageError("\n".join(lines), ctx=context)
+
+
+def separated(args: Sequence[str], command: click.Command) -> tuple[list[str], dict[str, Any]]:
+    """The arguments that the command knows, and the long options that it does not, with their values (True: none).
+
+    A hidden option is there to be refused, and so is one of theirs.
+    """
+    options = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    known = {name: param for param in options for name in (*param.opts, *param.secondary_opts)}
+    ours: list[str] = []
+    theirs: dict[str, Any] = {}
+    words = list(args)
+    while words:
+        word = words.pop(0)
+        name, equals, value = word.partition("=")
+        if word == "--":
+            return [*ours, word, *words], theirs
+        if not word.startswith("--") or name in (*known, "--help"):
+            ours.append(word)
+            if name in known and not equals and words and not (known[name].is_flag or known[name].count):
+                ours.append(words.pop(0))
+            continue
+        texts = [value] if equals else []
+        while not equals and words and (not words[0].startswith("-") or as_number(words[0]) is not None):
+            texts.append(words.pop(0))
+        read = [scalar(text) for text in texts]
+        theirs[name] = True if not read else read[0] if len(read) == 1 else read
+    return ours, theirs
+
+
+def _is_given(value: Value, values: Mapping[str, Any]) -> bool:
+    return "default" not in value.origin and value.origin.split(" ")[0].partition(".")[0] in values
+
+
+def _typed(key: str, value: Any) -> str:
+    if key in FLAGS and isinstance(value, str | int | float):
+        return f"{FLAGS[key]} {shlex.quote(str(value))}"
+    return f"--set {shlex.quote(f'{key}={plain(value)}')}"
+
+
+def _why(option: str, name: str, translation: Translation, command: click.Command) -> str:
+    """The reason why it has no counterpart, or what is known of the option alone."""
+    if name in translation.left and name not in translation.tool.rules:
+        return hint_of(option, command) or translation.left[name]
+    return translation.left.get(name) or "leave it out: it is the default, or nothing needs it"

@@ -1,0 +1,175 @@
+"""A configuration of another tool becomes one of ours, which is taken as it is, and none of which is without effect."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from loradock.cli import cli
+from loradock.config.annotated_yaml import annotated_yaml
+from loradock.config.imported import imported
+from loradock.config.load import leaves, load
+from loradock.config.other_tools import TOOLS, recognised
+from loradock.config.strict_yaml import parse_document
+from loradock.errors import ConfigError
+
+FOLDER = Path(__file__).parents[1] / "cases" / "imported"
+TABLES: dict[str, Any] = {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in sorted(FOLDER.glob("*.yaml"))}
+EACH = [(tool, number) for tool, table in TABLES.items() for number in range(len(table["cases"]))]
+COMMIT = "0" * 40
+
+
+def written(folder: Path, tool: str, changes: dict[str, Any]) -> Path:
+    """Their file, which is JSON, and so YAML as well; what is None is left out."""
+    (folder / "dataset_info.json").write_text(json.dumps(TABLES["llama-factory"]["dataset_info"]))
+    theirs = {name: value for name, value in (TABLES[tool]["base"] | changes).items() if value is not None}
+    file = folder / "theirs.yaml"
+    file.write_text(json.dumps(theirs, indent=1).replace("{folder}", str(folder)))
+    return file
+
+
+def flat(values: Any) -> dict[str, Any]:
+    """Dotted keys of a YAML of ours, mappings of columns whole."""
+    level: dict[str, Any] = {}
+    for section, inside in values.items():
+        for key, value in inside.items() if isinstance(inside, dict) else (("", inside),):
+            name = f"{section}.{key}".rstrip(".")
+            if name == "data.sources":
+                level |= {f"{name}.{index}.{own}": each for index, row in enumerate(value) for own, each in row.items()}
+            else:
+                level[name] = value
+    return level
+
+
+@pytest.mark.parametrize(("tool", "number"), EACH)
+def test_each_value_of_theirs_is_ours_or_told_and_what_is_written_is_taken_and_has_an_effect(
+    tool: str, number: int, tmp_path: Path
+) -> None:
+    case = TABLES[tool]["cases"][number]
+    changes, ours = case["theirs"], case["ours"]
+    file = written(tmp_path, tool, changes)
+    hub = "hub:" in json.dumps(ours) and not any("revision" in each for each in changes.get("datasets", ()))
+    result = imported(file, overrides=[f"data.sources.0.revision={COMMIT}"] if hub else [])
+    assert result.tool.name == tool
+    found = flat(parse_document(result.text, file="ours").values)
+    for key, value in ours.items():
+        expected = value.replace("{folder}", str(tmp_path)) if isinstance(value, str) else value
+        assert found.get(key) == expected, key
+    assert sorted(result.left) == case.get("left", []), result.left
+    assert all(result.left.values())
+    loaded = load(tmp_path / "ours.yaml", text=result.text, needs_inputs=False)
+    assert [warning for warning in loaded.warnings if "has no effect" in warning] == []
+    again = load(tmp_path / "shown.yaml", text=annotated_yaml(loaded), needs_inputs=False)
+    assert leaves(again.config) == leaves(loaded.config)
+
+
+def test_there_are_twenty_of_the_tools_that_most_people_come_from_and_ten_of_the_others() -> None:
+    least = {"axolotl": 20, "llama-factory": 20, "trl": 20, "ms-swift": 10, "unsloth": 10}
+    assert TABLES.keys() == TOOLS.keys() == least.keys()
+    assert [tool for tool, table in TABLES.items() if len(table["cases"]) < least[tool]] == []
+
+
+def test_nothing_of_a_tool_is_both_carried_over_and_needless() -> None:
+    for tool in TOOLS.values():
+        assert not tool.needless & (tool.rules.keys() | tool.lacking.keys()), tool.name
+        assert tool.marks.isdisjoint(("model.name", "train", "data", "lora"))
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_file_of_each_becomes_a_plan_by_the_command_line(tool: str, tmp_path: Path, llama: Path, rows: Path) -> None:
+    places = {"base_model": llama, "model_name_or_path": llama, "model": llama, "model_name": llama}
+    data = {"datasets": [{"path": str(rows)}], "dataset_name": str(rows), "dataset": str(rows)}
+    changes = {name: str(value) for name, value in places.items() if name in TABLES[tool]["base"]}
+    changes |= {name: value for name, value in data.items() if name in TABLES[tool]["base"]} | {"seed": 3}
+    (tmp_path / "rows.json").write_bytes(rows.read_bytes())
+    if tool == "llama-factory":
+        changes["dataset"] = "mine"
+    file, ours = written(tmp_path, tool, changes), tmp_path / "run.yaml"
+    settings = ("--set", "data.max_length=512", "--set", f"data.sources.0.path={rows}")
+    done = CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours), *settings])
+    assert done.exit_code == 0, done.output
+    shown = CliRunner().invoke(cli, ["config", "show", str(ours)])
+    assert (shown.exit_code, "no effect" in shown.stderr) == (0, False), shown.output
+    planned = CliRunner().invoke(cli, ["plan", str(ours)])
+    assert planned.exit_code == 0, (planned.output, planned.exception)
+    again = CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours)])
+    assert "already exists" in str(again.exception)
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_given_to_train_it_is_answered_with_the_command_that_imports_it(tool: str, tmp_path: Path) -> None:
+    file = written(tmp_path, tool, {})
+    done = CliRunner().invoke(cli, ["train", str(file)])
+    assert isinstance(done.exception, ConfigError)
+    assert f"is a configuration of {TOOLS[tool].title}, not one of loradock" in str(done.exception)
+    assert done.exception.hint == f"loradock config import {file} -o run.yaml"
+
+
+def test_a_file_of_ours_with_slips_is_nobody_elses() -> None:
+    from loradock.config.load import preset_names, read_preset
+
+    assert [name for name in preset_names() if recognised(read_preset(name).values)] == []
+
+
+def test_a_step_of_several_gpus_is_as_many_rows_and_shares_the_model(tmp_path: Path) -> None:
+    file = written(
+        tmp_path, "axolotl", {"gradient_accumulation_steps": 4, "deepspeed": "deepspeed_configs/zero3_bf16.json"}
+    )
+    result = imported(file, gpus=4)
+    found = flat(parse_document(result.text, file="ours").values)
+    assert (found["train.global_batch"], found["train.parallel"]) == (32, "zero3")
+    assert "# micro_batch_size x gradient_accumulation_steps x 4 GPUs" in result.text
+
+
+def test_what_nobody_wrote_is_said_to_be_their_default(tmp_path: Path) -> None:
+    text = imported(written(tmp_path, "trl", {})).text
+    assert "# learning_rate, TRL's default" in text
+    assert "# lora_r\n" in text
+
+
+def test_what_cannot_be_trained_is_told_by_the_line_of_their_file_and_nothing_is_written(tmp_path: Path) -> None:
+    file, ours = written(tmp_path, "axolotl", {"lora_r": -3, "learning_rate": 7}), tmp_path / "run.yaml"
+    done = CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours)])
+    assert isinstance(done.exception, ConfigError)
+    lines = {problem.what.split(" ")[0]: problem.line for problem in done.exception.problems}
+    texts = file.read_text().splitlines()
+    assert "lora_r" in texts[(lines["lora.rank"] or 0) - 1]
+    assert "learning_rate" in texts[(lines["train.learning_rate"] or 0) - 1]
+    assert not ours.exists()
+    pinned = ("--set", "lora.rank=3", "--set", "train.learning_rate=1e-4")
+    assert CliRunner().invoke(cli, ["config", "import", str(file), "-o", str(ours), *pinned]).exit_code == 0
+
+
+def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_text("learning_rate: 1e-4\n")
+    done = CliRunner().invoke(cli, ["config", "import", str(file)])
+    assert "its keys are those of none of axolotl, LLaMA-Factory, ms-swift, TRL, unsloth" in str(done.exception)
+    assert CliRunner().invoke(cli, ["config", "import", str(file), "--from", "trl"]).exit_code == 0
+
+
+ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])
+
+
+@pytest.mark.parametrize("tool", TOOLS)
+def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_traceback(
+    tool: str, tmp_path: Path
+) -> None:
+    base = TABLES[tool]["base"]
+    known = TOOLS[tool].rules.keys() | base.keys()
+    for value in ODD:
+        translation = TOOLS[tool].translate(base | dict.fromkeys(known, value), folder=tmp_path, gpus=2)
+        assert all(translation.left.values())
+    number = next(name for name in sorted(known) if name in ("lora_r", "lora_rank", "r"))
+    with pytest.raises(ConfigError) as refused:
+        imported(written(tmp_path, tool, {number: -3}), tool=tool)
+    assert "lora.rank" in [problem.what.split(" ")[0] for problem in refused.value.problems]
+    for name in sorted(known):
+        with contextlib.suppress(ConfigError):
+            imported(written(tmp_path, tool, {name: [[{}]]}), tool=tool)
