@@ -44,7 +44,8 @@ defaults < `--preset NAME` < the YAML file < the short forms < `--set KEY=VALUE`
 - A value that would do nothing because of another one is a warning.
 - Paths are relative to the directory that the command runs in, not to the YAML file. In every key and option that is a
   path, `~`, `$NAME` and `${NAME}` are expanded; a variable that is unset, empty or called like a secret is an error.
-- A hub id, of a model or a data set, has its commit in `revision`; without one the latest is taken, printed and recorded.
+- A hub id, of a model or a data set, has its commit in `revision`; without one the latest is taken, printed and
+  recorded.
 - `data.sources: FILE` and `data.sources: [FILE, FILE]` are short for entries with only a `path`. With `--set`, an
   entry is named by its position, from 0: `--set data.sources.0.weight=2`.
 

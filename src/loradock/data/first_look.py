@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from loradock.config.sections.data import DataConfig
-from loradock.data.problems import Problems
+from loradock.data.problems import BadRow, Problems
 from loradock.data.readers import hub
 from loradock.data.sources import held_out_files, samples
 from loradock.errors import Problem
@@ -21,11 +21,12 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
     sources = [source for source in (*data.sources, *held_out_files(data)) if not hub.is_hub(source.path)]
-    problems, until = Problems(), time.monotonic() + seconds
+    problems, until = Problems(can_skip=True), time.monotonic() + seconds
     for index, source in enumerate(sources):
         for _, sample in samples(source, index=index):
             if isinstance(sample, Problem):
-                problems.add(sample)
+                if not (data.skips and isinstance(sample, BadRow)):
+                    problems.add(sample)
             elif not problems.count and time.monotonic() > until:
                 return
     problems.check(files=[source.path for source in sources])

@@ -17,9 +17,10 @@ from loradock.data.columns import Contents
 from loradock.data.formats.base import texts_of
 from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
-from loradock.data.problems import Problems
+from loradock.data.problems import BadRow, Problems
 from loradock.data.read import chosen, digest, place_of, shown_files
 from loradock.data.row_task import Task
+from loradock.data.skipped import Skipped
 from loradock.data.sources import samples
 from loradock.data.spans import Remark
 from loradock.data.tokenise import TokenizerSpec
@@ -76,6 +77,9 @@ def prepare(
             notes.append(NEW)
         manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += work.notes(manifest, data.sources)
+    skipped = Skipped.of(manifest)
+    skipped.check(rows=manifest["rows"], max_dropped=data.max_dropped)
+    notes += skipped.notes(rows=manifest["rows"])
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -85,6 +89,7 @@ def prepare(
         tokens=manifest["tokens"],
         supervised_tokens=manifest["learned_tokens"],
         conversations=manifest["conversations"],
+        skipped_rows=skipped.count,
         date=work.date,
         digest=_digest(manifest),
         special_texts=manifest["special_texts"],
@@ -111,7 +116,8 @@ def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int 
         [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
         for source, content in zip(data.sources, digests, strict=True)
     ]
-    return _sha256(work.identity | {"sources": sources, "version": version or PREPARATION_VERSION})
+    skips = {"on_bad_row": data.on_bad_row} if data.skips else {}
+    return _sha256(work.identity | skips | {"sources": sources, "version": version or PREPARATION_VERSION})
 
 
 def _sha256(parts: dict[str, Any]) -> str:
@@ -148,7 +154,8 @@ def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:
 def _build(
     data: DataConfig, *, work: Work, cache_dir: Path, key: str, workers: int, progress: Progress | None
 ) -> dict[str, Any]:
-    problems, refusals = Problems(), Problems()
+    problems, refusals, skipped = Problems(can_skip=True), Problems(), Problems(can_skip=True)
+    rows = skipped if data.skips else problems
     spans: list[tuple[int, int]] = []
     contents = [Contents() for _ in data.sources]
     special: Counter[str] = Counter()
@@ -159,23 +166,26 @@ def _build(
         pool = prepare_chunks(work, workers=workers, stack=stack)
         for index, source in enumerate(data.sources):
             start, files = entry.rows, shown_files(source)
-            for chunk, refused in pool(_chunks(source, index=index, problems=problems, contents=contents[index])):
+            for chunk, refused in pool(
+                _chunks(source, index=index, problems=problems, rows=rows, contents=contents[index])
+            ):
                 for line, what in refused:
                     file, within = place_of(files, contents[index].starts, line)
-                    refusals.add(Problem(what=what, file=file, line=within))
+                    refusals.add(BadRow(what=what, file=file, line=within))
                 has_rendered |= bool(len(chunk.lengths))
                 special += chunk.special_texts
                 conversations += chunk.conversations
                 told += remarks.of_source(chunk.remarks, index)
                 cut += chunk.cut
-                if not (problems.count or refusals.count):
+                if data.skips or not (problems.count or refusals.count):
                     entry.write(chunk)
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
         if not has_rendered:
             work.check_refusals(refusals)
-        problems.extend(refusals)
+            problems.extend(skipped)
+        (skipped if data.skips and has_rendered else problems).extend(refusals)
         problems.check(files=[file for source in data.sources for file in shown_files(source)])
         facts = {
             "spans": spans,
@@ -185,6 +195,7 @@ def _build(
             "special_texts": dict(special),
             "remarks": [[*remark, count] for remark, count in sorted(told.items())],
             "cut_documents": cut,
+            **Skipped.found(skipped).as_dict(),
         }
         return entry.commit(
             key=key,
@@ -194,13 +205,18 @@ def _build(
         )
 
 
-def _chunks(source: SourceConfig, *, index: int, problems: Problems, contents: Contents) -> Iterator[list[Row]]:
-    """Rows in chunks of bounded size; what cannot be read goes to `problems`, the source's columns to `contents`."""
+def _chunks(
+    source: SourceConfig, *, index: int, problems: Problems, rows: Problems, contents: Contents
+) -> Iterator[list[Row]]:
+    """Rows in chunks of bounded size; the source's columns go to `contents`.
+
+    What cannot be read goes to `problems`, but for single rows, which go to `rows`.
+    """
     chunk: list[Row] = []
     characters = 0
     for line, sample in samples(source, index=index, contents=contents):
         if isinstance(sample, Problem):
-            problems.add(sample)
+            (rows if isinstance(sample, BadRow) else problems).add(sample)
             continue
         chunk.append((line, sample))
         characters += sum(map(len, texts_of(sample)))

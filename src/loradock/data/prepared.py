@@ -67,7 +67,8 @@ class PreparedSource:
 class Prepared:
     """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled.
 
-    `conversations` of the rows were rendered with the template, the others are raw text. `date` is what the template
+    `conversations` of the rows were rendered with the template, the others are raw text. `skipped_rows` more were bad,
+    and left out as `data.on_bad_row` says. `date` is what the template
     wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves. `special_texts` counts the
     special tokens whose text contents hold; `notes` are sentences for the user about how the rows were prepared.
     """
@@ -80,6 +81,7 @@ class Prepared:
     supervised_tokens: int
     sources: tuple[PreparedSource, ...]
     conversations: int
+    skipped_rows: int
     date: str | None
     digest: str
     special_texts: dict[str, int]

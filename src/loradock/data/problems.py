@@ -9,13 +9,23 @@ from loradock.errors import DataError, Problem
 
 PROBLEMS_KEPT = 1000
 PLACES_SHOWN = 3
+SKIP = "--set data.on_bad_row=skip leaves them out"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadRow(Problem):
+    """A row that cannot be learned, in a file that can be read on after it: `data.on_bad_row` may leave it out."""
 
 
 @dataclass
 class Problems:
-    """What is wrong over all files: every problem counted; the first kinds kept, each with its first places."""
+    """What is wrong over all files: every problem counted; the first kinds kept, each with its first places.
+
+    `can_skip`: what reads the rows has a configuration in which bad ones may be left out.
+    """
 
     count: int = 0
+    can_skip: bool = False
     kinds: dict[tuple[str | None, str, str | None], Problem] = field(
         default_factory=dict[tuple[str | None, str, str | None], Problem]
     )
@@ -45,6 +55,8 @@ class Problems:
         place = {file: number for number, file in enumerate(files)}
         in_order = sorted(self.kinds.values(), key=lambda kind: (place.get(kind.file or "", 0), abs(kind.line or 0)))
         hints = [problem.hint or "" for problem in in_order]
+        are_rows = all(isinstance(problem, BadRow) for problem in in_order)
         hint = "do what stands in brackets" if all(hints) else "fix or remove these rows"
         hint = "add the options in brackets" if all("--set " in each for each in hints) else hint
-        raise DataError(f"{self.count} {noun} in the data", hint=f"{hint}, then run again", problems=in_order)
+        hint = f"{hint}, then run again" + f"; or {SKIP}" * (are_rows and self.can_skip and not all(hints))
+        raise DataError(f"{self.count} {noun} in the data", hint=hint, problems=in_order)

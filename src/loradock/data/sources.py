@@ -15,7 +15,9 @@ from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected,
 from loradock.data.formats.base import Misfit, listed
 from loradock.data.formats.guess import can_be, guess, options, setting
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
+from loradock.data.problems import BadRow
 from loradock.data.read import Record, place_of, read, shown_files
+from loradock.data.readers.base import RowFlaw
 from loradock.data.remedies import command_on, in_the_file, mending
 from loradock.errors import ConfigError, Problem
 
@@ -226,12 +228,14 @@ class _Reading:
             change = change or in_the_file(hint)
             hint = "a validation file has no settings of its own" if change else None
         parts = [each for each in (hint, change and command_on(file, change)) if each]
-        return Problem(what=str(error), file=file, line=line, hint=": ".join(parts) or None, excerpt=excerpt)
+        kind = Problem if isinstance(error, (Undetected, Preference)) else BadRow
+        return kind(what=str(error), file=file, line=line, hint=": ".join(parts) or None, excerpt=excerpt)
 
     def broken(self, record: Record) -> Loaded:
         """A record that could not be read, at its place."""
         file, line = place_of(self.files, self.contents.starts, record.line)
-        return record.line, Problem(what=str(record.problem), file=file, line=line, hint=mending(file, record.problem))
+        kind = BadRow if isinstance(record.problem, RowFlaw) else Problem
+        return record.line, kind(what=str(record.problem), file=file, line=line, hint=mending(file, record.problem))
 
 
 def excerpt_of(row: Mapping[str, Any] | None) -> str:

@@ -72,7 +72,14 @@ class DataConfig(Section):
         description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
     )
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
-        default=0.1, description="Share of the rows that may be left out for their length; more ends the run."
+        default=0.1,
+        description="Share of the rows that may be left out for their length, and of bad rows "
+        "(`on_bad_row`); more ends the run.",
+    )
+    on_bad_row: Literal["stop", "skip"] = Field(
+        default="stop",
+        description="A row that is not JSON, does not fit its format or cannot be rendered: ends the run before it "
+        "begins (stop), or is left out, counted and listed, up to max_dropped (skip). Damage always ends it.",
     )
     validation: HeldOut | Place | Annotated[dict[SetName, Place], Field(min_length=1)] = Field(
         default=0.0,
@@ -88,6 +95,11 @@ class DataConfig(Section):
         default=False,
         description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
     )
+
+    @property
+    def skips(self) -> bool:
+        """Whether bad rows are left out."""
+        return self.on_bad_row == "skip"
 
     @property
     def validation_files(self) -> dict[str, str]:

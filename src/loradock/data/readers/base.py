@@ -39,6 +39,10 @@ class Record(NamedTuple):
     problem: str | None = None
 
 
+class RowFlaw(str):
+    """What is wrong with one record, after which the next is found as ever."""
+
+
 class Mendable(str):
     """A problem of a whole file, with the `filter` of the shell that makes a good one of its content, and its suffix.
 

@@ -6,7 +6,16 @@ import json
 from collections.abc import Generator, Iterator
 from typing import BinaryIO
 
-from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
+from loradock.data.readers.base import (
+    BLANK,
+    MAX_ROW_BYTES,
+    MOST_BLANK_LINES,
+    Damaged,
+    Reader,
+    Record,
+    RowFlaw,
+    not_utf8,
+)
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
 
 
@@ -38,7 +47,7 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
         if type(row) is dict and not flaws:
             yield Record(line, row)
         else:
-            yield Record(line, None, decoder.take_flaws() or not_an_object(row))
+            yield Record(line, None, RowFlaw(decoder.take_flaws() or not_an_object(row)))
 
 
 def _lines(stream: BinaryIO) -> Iterator[tuple[int, bytes]]:
@@ -57,7 +66,7 @@ def _too_long(stream: BinaryIO, line: int, raw: bytes) -> Record:
     """Skip the rest of a line that is longer than any row may be."""
     while raw and not raw.endswith(b"\n"):
         raw = stream.readline(MAX_ROW_BYTES)
-    return Record(line, None, f"the line is longer than {MAX_ROW_BYTES // 2**20} MiB")
+    return Record(line, None, RowFlaw(f"the line is longer than {MAX_ROW_BYTES // 2**20} MiB"))
 
 
 def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
@@ -67,10 +76,10 @@ def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
         is_at_end = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
         if is_at_end and not raw.endswith(b"\n"):
             return "the file ends inside this row: it is cut short"
-        return f"not JSON: {error.msg} at column {error.pos + 1}"
+        return RowFlaw(f"not JSON: {error.msg} at column {error.pos + 1}")
     if isinstance(error, RecursionError):
-        return "not usable JSON: nested too deeply"
-    return f"not usable JSON: {error}"
+        return RowFlaw("not usable JSON: nested too deeply")
+    return RowFlaw(f"not usable JSON: {error}")
 
 
 READER = Reader(name="JSONL", suffixes=(".jsonl", ".ndjson"), records=_records, is_text=True)

@@ -174,7 +174,10 @@ class RowSamples(SampleSet):
         fitted, loss = self.train.fitted, self.config.data.loss
         share = fitted.supervised_tokens / max(1, fitted.tokens)
         counts = f"{fitted.supervised_tokens:,} of {fitted.tokens:,} tokens ({share:.0%})"
-        return [*self.train.prepared.notes, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+        judged = self.validation.prepared if self.validation else self.train.prepared
+        skipped = judged.skipped_rows if judged is not self.train.prepared else 0
+        bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
+        return [*self.train.prepared.notes, *bad, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
@@ -182,6 +185,7 @@ class RowSamples(SampleSet):
         return {
             "over_long_rows": fitted.over_long,
             "dropped_rows": fitted.dropped,
+            "skipped_rows": prepared.skipped_rows,
             "lost_tokens": fitted.lost_tokens,
             "lost_supervised_tokens": fitted.lost_supervised_tokens,
             "template": prepared.template,

@@ -56,6 +56,7 @@ JUDGED_KEYS = ("evaluation.every", "checkpoints.every", "checkpoints.metric")
 LATER_KEYS = {
     "model.sdpa_kernel": "auto",
     "checkpoints.metric": "loss",
+    "data.on_bad_row": "stop",
     "train.betas": (0.9, 0.999),
     "train.eps": 1e-8,
     "lora.rank_pattern": {},
