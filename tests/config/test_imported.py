@@ -154,6 +154,18 @@ def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["config", "import", str(file), "--from", "trl"]).exit_code == 0
 
 
+@pytest.mark.parametrize(("tool", "key", "value"), [
+    ("axolotl", "rl", "dpo"), ("llama-factory", "stage", "dpo"), ("ms-swift", "rlhf_type", "kto"),
+])  # fmt: skip
+def test_a_training_by_preferences_is_refused_and_imports_once_its_key_is_removed(
+    tool: str, key: str, value: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=f"a training that is not supervised .{key}: {value}.") as refused:
+        imported(written(tmp_path, tool, {key: value}))
+    assert str(refused.value.hint).endswith(f"remove {key}")
+    assert imported(written(tmp_path, tool, {})).text
+
+
 ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])
 
 

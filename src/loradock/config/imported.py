@@ -42,6 +42,9 @@ def imported(path: Path, *, tool: str | None = None, gpus: int = 1, overrides: S
         what = f"{path}: its keys are those of none of {names}, or of several"
         raise ConfigError(what, hint=f"--from {'|'.join(TOOLS)}")
     translation = member.translate(document.values, folder=path.parent, gpus=gpus)
+    if translation.refused:
+        what = f"{path} asks for a training that is not supervised ({', '.join(translation.refused.values())})"
+        raise ConfigError(what, hint=f"to train supervised rows, remove {', '.join(translation.refused)}")
     values, left = translation.values, dict(translation.left)
     for override in overrides:
         key, equals, text = override.partition("=")

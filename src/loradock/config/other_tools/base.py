@@ -29,7 +29,8 @@ class Value:
 class Translation:
     """Their values on the way to ours.
 
-    `values`: dotted key of ours -> its value; `left`: their key -> why it has no counterpart.
+    `values`: dotted key of ours -> its value; `left`: their key -> why it has no counterpart; `refused`: their key ->
+    the training that it asks for, which is another than any of ours.
     """
 
     tool: Tool
@@ -38,6 +39,7 @@ class Translation:
     gpus: int = 1
     values: dict[str, Value] = field(default_factory=dict[str, Value])
     left: dict[str, str] = field(default_factory=dict[str, str])
+    refused: dict[str, str] = field(default_factory=dict[str, str])
 
     def get(self, *names: str) -> Any:
         """The first of their keys that is given, else the tool's default, else None."""
@@ -55,6 +57,11 @@ class Translation:
     def leave(self, name: str, why: str) -> None:
         """Their key has no counterpart."""
         self.left[name] = why
+
+
+def refuse(translation: Translation, name: str, value: Any) -> None:
+    """A kind of training that is not one of ours: supervised training in its place would be another model."""
+    translation.refused[name] = f"{name}: {value}"
 
 
 Rule = Callable[[Translation, str, Any], None]

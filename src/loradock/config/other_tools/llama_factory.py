@@ -17,6 +17,7 @@ from loradock.config.other_tools.base import (
     is_on,
     later,
     put_source,
+    refuse,
     to,
     to_number,
     to_truth,
@@ -100,7 +101,7 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
 def kind(translation: Translation) -> None:
     """Supervised rows, or plain text; an adapter."""
     if (stage := translation.get("stage")) not in (None, *STAGES):
-        translation.leave("stage", f"{stage} is not trained here: rows to answer from are")
+        refuse(translation, "stage", stage)
     if stage == "pt":
         translation.put("data.loss", "all", "stage")
     if (way := translation.get("finetuning_type")) not in (None, "lora"):

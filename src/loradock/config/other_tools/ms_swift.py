@@ -14,6 +14,7 @@ from loradock.config.other_tools.base import (
     later,
     path_of,
     put_source,
+    refuse,
     to,
     to_number,
     words,
@@ -54,7 +55,7 @@ def sources(translation: Translation) -> None:
 def kind(translation: Translation) -> None:
     """An adapter, and the samples of a step."""
     if (way := translation.get("rlhf_type")) is not None:
-        translation.leave("rlhf_type", f"{way} is not trained here: rows to answer from are")
+        refuse(translation, "rlhf_type", way)
     way = translation.get("tuner_type", "train_type")
     if way not in ("lora", "adalora"):
         translation.leave("train_type", f"{way}: only LoRA adapters are trained")
