@@ -12,10 +12,14 @@ from loradock.data.special import SpecialTokens
 from loradock.data.templates import CONTROL, ChatTemplate
 
 ALTERED, UNFOLLOWED, UNEQUAL = "altered", "prompt not followed", "unequal openings"
+CUT = "thought cut"
 PROMPTED, WRITTEN, ENDED = "prompt without template", "written by a template", "own end"
 SENTENCES = {
     ALTERED: "the template ({template}) leaves out or changes a part of what the messages say: `loradock data show` "
     "shows what is trained",
+    CUT: "the template ({template}) leaves out the thought of an earlier answer: --set data.reasoning=all_turns "
+    "makes each answer the last one of a row of its own, so that it is learned with its thought; "
+    "--set data.reasoning=drop learns none",
     UNFOLLOWED: "no answer begins where the generation prompt of the template ({template}) ends: it writes {detail}, "
     "the row does not, and `chat`, `generate` and every server will write it before each answer. "
     "--set data.template=FILE.jinja names a template whose prompt is without it, or whose rows have it",

@@ -78,13 +78,13 @@ class Prompts:
             what = f"{self._name} has no chat template: nothing says how turns are written"
             raise ModelError(what, hint=f"--template {DEFAULT}, which training takes for such a model, or another")
 
-    def __call__(self, messages: Sequence[Message]) -> list[int]:
+    def __call__(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of a conversation up to where the assistant is to speak. RowError where the template refuses it.
 
         ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
         """
         self.check_template()
-        return _some(self._encode(self._render.prompt(messages))[0])
+        return _some(self._encode(self._render.prompt(messages, tools=tools))[0])
 
     def raw(self, text: str) -> list[int]:
         """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it.
@@ -105,7 +105,7 @@ class Prompts:
         """Ids of what stands before the last answer of a row."""
         if isinstance(sample, Completion):
             return self.raw(sample.prompt)
-        return self(sample.messages[:-1])
+        return self(sample.messages[:-1], tools=sample.tools)
 
     def _end_of_turn(self) -> frozenset[int]:
         """The special token that training learns at the end of an answer; none where the template refuses a probe."""
