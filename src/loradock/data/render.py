@@ -21,7 +21,7 @@ from loradock.data.turns import Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 ToolsAs = Literal["keep", "text"]
-Reasoning = Literal["as_template", "all_turns", "drop"]
+Reasoning = Literal["as_template", "drop"]
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
@@ -71,7 +71,7 @@ class Renderer:
         )
         self._tools: ToolsAs = tools
         self._reasoning: Reasoning = reasoning
-        self._structured = Structured(self._render_structure, name=template.name)
+        self._structured = Structured(self._render_structure, name=template.name, ends=self._ends)
         self._has_generation_blocks = "endgeneration" in template.text
         self._layouts = Layouts(
             lambda messages, is_prompt: self._render(messages, prompt=is_prompt)[0], ends=self._ends

@@ -14,7 +14,7 @@ from itertools import product
 from typing import Any, Literal
 
 from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
-from loradock.data.turns import Turn
+from loradock.data.turns import Turn, TurnEnds
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]
 """Messages as a template takes them, definitions, and whether it is a prompt -> text; RowError where it is refused."""
@@ -51,8 +51,8 @@ FORMS = tuple(
 class Structured:
     """Renders structured conversations with one template, and says where the turns of the assistant stand."""
 
-    def __init__(self, render: Render, *, name: str) -> None:
-        self._render_given, self._name = render, name
+    def __init__(self, render: Render, *, name: str, ends: TurnEnds) -> None:
+        self._render_given, self._name, self._ends = render, name, ends
 
     def rendered(self, talk: Conversation, *, is_prompt: bool = False) -> str:
         """The text of a conversation. RowError for what this template leaves out, and for what it refuses."""
@@ -87,24 +87,31 @@ class Structured:
         return [self._turn(talk, text, index, seen) for index in learned]
 
     def _turn(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> Turn:
-        start, unfollowed = self._start(talk, text, index, seen)
+        start, opener, unfollowed = self._start(talk, text, index, seen)
         end = self._end(talk, text, index, seen)
         if end is None or end < start:
             raise self._unlocated()
-        return Turn(start, end, len(text), unfollowed=unfollowed)
+        return Turn(start, end, self._limit(talk, text, index, end), opener, unfollowed=unfollowed)
 
-    def _start(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> tuple[int, str]:
-        """Where the generation prompt of a turn ends, and what of it the row does not follow."""
+    def _limit(self, talk: Conversation, text: str, index: int, end: int) -> int:
+        """Where the content behind a turn begins, or the text ends; `end` where that is not known."""
+        if index == len(talk.messages) - 1:
+            return len(text)
+        behind = self._with(talk, index + 1, replace(talk.messages[index + 1], content=MARK)).partition(MARK)[0]
+        return len(behind) if text.startswith(behind) and len(behind) >= end else end
+
+    def _start(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> tuple[int, str, str]:
+        """Where the generation prompt of a turn ends, the special token of its header, and what is not followed."""
         if not index:
             raise self._unlocated()
         history = replace(talk, messages=seen[:index])
-        before = self.rendered(history, is_prompt=True)
+        before, told = self.rendered(history, is_prompt=True), self.rendered(history)
+        opener = self._ends.first_in(before[len(told) :]) if before.startswith(told) else ""
         if text.startswith(before):
-            return len(before), ""
-        told = self.rendered(history)
+            return len(before), opener, ""
         if text.startswith(told) and before.startswith(told):
             shared = len(told) + _shared(text[len(told) :], before[len(told) :])
-            return shared, before[shared:]
+            return shared, opener, before[shared:]
         raise self._unlocated()
 
     def _end(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> int | None:
@@ -118,7 +125,10 @@ class Structured:
         if mark and text.endswith(behind):
             return len(text) - len(behind)
         upto = self.rendered(replace(talk, messages=seen[: index + 1])).rstrip()
-        return len(upto) if text.startswith(upto) else None
+        if not text.startswith(upto):
+            return None
+        is_last = index == len(talk.messages) - 1
+        return len(upto.removesuffix(self._ends.last_in(upto))) if is_last else len(upto)
 
     def _with(self, talk: Conversation, index: int, message: Message) -> str:
         return self.rendered(replace(talk, messages=(*talk.messages[:index], message, *talk.messages[index + 1 :])))

@@ -50,12 +50,12 @@ def definitions_of(value: object, where: str) -> tuple[dict[str, Any], ...]:
     """The definitions in a list or its JSON text, each as {"type": "function", "function": {...}}."""
     parsed = parsed_json(value, where)
     found: list[dict[str, Any]] = []
-    for number, tool in enumerate(parsed if is_list(parsed) else [parsed]):
-        tool = parsed_json(tool, f"{where}[{number}]")
+    for number, each in enumerate(parsed if is_list(parsed) else [parsed]):
+        tool = parsed_json(each, f"{where}[{number}]")
         function = tool.get("function", tool) if is_object(tool) else None
-        if not is_object(function) or type(function.get("name")) is not str:
+        if not is_object(tool) or not is_object(function) or type(function.get("name")) is not str:
             raise RowError(f'{where}[{number}] is no definition of a tool: {{"name": ..., "parameters": ...}}')
-        is_wrapped = is_object(tool) and "function" in tool
+        is_wrapped = "function" in tool
         found.append({"type": "function", **tool} if is_wrapped else {"type": "function", "function": function})
     _check_texts(found, where)
     return tuple(found)
@@ -85,7 +85,7 @@ def _call(value: object, where: str) -> ToolCall:
     if type(name) is not str or not name:
         raise RowError(f"{where} has no name of a tool; it has {', '.join(map(str, function)) or 'nothing'}")
     given = function.get("arguments", function.get("parameters"))
-    arguments = parsed_json(given, f"{where}.arguments") if is_filled(given) else {}
+    arguments: object = parsed_json(given, f"{where}.arguments") if is_filled(given) else dict[str, Any]()
     if not is_object(arguments):
         raise RowError(f"{where}.arguments is {type_of(arguments)}, not an object")
     _check_texts([name, call_id, arguments], where)
@@ -110,7 +110,7 @@ def _read_from_text(message: Message) -> Message:
 
 
 def merged(messages: Sequence[Message]) -> tuple[Message, ...]:
-    """The messages, calls that stand in turns of their own (ShareGPT, ms-swift) joined to one turn of parallel calls."""
+    """The messages; calls in turns of their own (ShareGPT, ms-swift) are joined to one turn of parallel calls."""
     found: list[Message] = []
     for message in messages:
         before = found[-1] if found else None

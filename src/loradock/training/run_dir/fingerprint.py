@@ -58,6 +58,9 @@ LATER_KEYS = {
     "checkpoints.metric": "loss",
     "train.betas": (0.9, 0.999),
     "train.eps": 1e-8,
+    "data.tools": "keep",
+    "data.reasoning": "as_template",
+    "data.template_arguments": {},
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
-from loradock.data.render import Renderer
+from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
@@ -30,6 +30,9 @@ class Prompts:
         *,
         special_tokens: SpecialTokens = "auto",
         date: str | None = None,
+        tools: ToolsAs = "keep",
+        reasoning: Reasoning = "as_template",
+        template_arguments: Mapping[str, Any] | None = None,
         eos_ids: frozenset[int],
         name: str = "the model",
         has_template: bool = True,
@@ -44,6 +47,9 @@ class Prompts:
             appends_eos=spec.appends_eos,
             date=date,
             special_tokens_as=special_tokens,
+            tools=tools,
+            reasoning=reasoning,
+            arguments=template_arguments,
         )
         self._encode = Encoder(spec, special_tokens=special_tokens)
         self.stop_ids = eos_ids | self._end_of_turn()
@@ -67,6 +73,9 @@ class Prompts:
             template,
             special_tokens=lineage.special_tokens if lineage else "auto",
             date=(lineage.date if lineage else None) or today,
+            tools=lineage.tools if lineage else "keep",
+            reasoning=lineage.reasoning if lineage else "as_template",
+            template_arguments=lineage.template_arguments if lineage else None,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
             has_template=bool(own_jinja.text or template_name),
