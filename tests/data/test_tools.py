@@ -271,3 +271,41 @@ def test_arguments_of_the_template_are_given_to_it_also_for_a_prompt() -> None:
     render = renderer(template, arguments={"enable_thinking": False})
     assert render.prompt([Message("user", "a")]).text.endswith("<|im_start|>assistant\n<think></think>")
     assert not renderer(template).prompt([Message("user", "a")]).text.endswith("</think>")
+
+
+@pytest.mark.parametrize("keys", [("speaker", "text"), ("type", "text"), ("role", "text"), ("from", "value")])
+@pytest.mark.parametrize("names", [("user", "assistant"), ("human", "bot"), ("human", "gpt")])
+def test_turns_are_read_under_the_keys_and_names_that_rows_have(
+    keys: tuple[str, str], names: tuple[str, str], tmp_path: Path
+) -> None:
+    row = {"messages": [dict(zip(keys, turn, strict=True)) for turn in zip(names, ("a", "b"), strict=True)]}
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
+    assert sample == Conversation((Message("user", "a"), Message("assistant", "b")))
+
+
+def test_turns_that_say_that_they_are_not_learned_are_context_calls_too(tmp_path: Path) -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"function": CALL}], "weight": 0}
+    rows = [{"tools": [RAIN], "messages": [USER, call, {"role": "tool", "content": "ja"}, {**DONE, "train": True}]}]
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", *rows))
+    assert isinstance(sample, Conversation)
+    rendering = renderer(HERMES)(sample)
+    assert [rendering.text[first:last] for first, last in rendering.spans] == ["Yes.<|im_end|>"]
+
+
+def test_turns_in_any_order_are_rendered_as_the_template_writes_them() -> None:
+    system, user, answer = Message("system", "s"), Message("user", "u"), Message("assistant", "a")
+    for turns in ((answer, user, answer), (user, user, answer), (user, answer, answer), (system, user, system, answer)):
+        rendering = renderer(named("chatml").text)(Conversation(turns))
+        assert rendering.text == "".join(f"<|im_start|>{turn.role}\n{turn.content}<|im_end|>\n" for turn in turns)
+        learned = [rendering.text[first:last] for first, last in rendering.spans]
+        assert learned == ["a<|im_end|>"] * sum(turn is answer for turn in turns)
+
+
+def test_prompt_and_completion_of_turns_have_tools_and_those_of_text_none(tmp_path: Path) -> None:
+    answer = {"role": "assistant", "tool_calls": [{"function": CALL}]}
+    turned, plain = {"prompt": [USER], "completion": [answer]}, {"prompt": "Rain?", "completion": "Yes."}
+    (sample, problem) = loaded(written(tmp_path / "rows.jsonl", *({**row, "tools": [RAIN]} for row in (turned, plain))))
+    call = Message("assistant", "", calls=(ONE,))
+    assert sample == Conversation((Message("user", "Rain?"), call), given=1, tools=TOOLS)
+    assert isinstance(problem, Problem)
+    assert "column 'tools' would be lost" in problem.what

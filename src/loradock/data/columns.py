@@ -13,7 +13,18 @@ from typing import Any, Self
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
-from loradock.data.formats.base import Conversation, Format, Pairs, Row, RowError, Sample, is_filled, is_list, texts_of
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Format,
+    Pairs,
+    Row,
+    RowError,
+    Sample,
+    is_filled,
+    is_list,
+    texts_of,
+)
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
     MEDIA,
@@ -23,6 +34,7 @@ from loradock.data.formats.keys import (
     learned,
     leftovers,
     says_something,
+    turn_keys,
 )
 from loradock.data.formats.tools import COLUMNS
 from loradock.data.formats.turns import CALLS, RESULTS, ROLES, THOUGHTS
@@ -69,7 +81,7 @@ class Columns:
         self.rows += 1
         lost: dict[str, str] = {}
         for name, value in row.items():
-            if name in self._used:
+            if name in self._used and not (name in self._defining and isinstance(sample, Completion)):
                 if is_list(value) and name not in self._defining:
                     self._inside(name, value, sample)
             elif is_filled(value):
@@ -131,7 +143,7 @@ class Columns:
         """Count what stands inside a field beside what is read of it; RowError for what would be lost."""
         others: dict[str, object] = {}
         for where, key, inner, owner in leftovers(value, column):
-            role = ROLES.get(str(owner.get("role", owner.get("from"))))
+            role = ROLES.get(str(owner.get(turn_keys(owner)[0])))
             if role == "assistant" and key in (*CALLS, *THOUGHTS):
                 continue  # read with the turn
             if role == "tool" and key in RESULTS and isinstance(sample, Conversation) and sample.is_structured:

@@ -21,7 +21,7 @@ from loradock.data.formats.base import (
     optional_text_of,
     type_of,
 )
-from loradock.data.formats.keys import says_something, turn_is_learned
+from loradock.data.formats.keys import says_something, turn_is_learned, turn_keys
 from loradock.data.formats.tools import calls_of, calls_of_turn, merged
 from loradock.text.suggest import did_you_mean
 
@@ -52,7 +52,7 @@ THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 def messages_of(value: Any, where: str) -> tuple[Message, ...]:
-    """The messages of a list of {"role", "content"} or {"from", "value"} objects.
+    """The messages of a list of {"role", "content"}, {"from", "value"} or like objects (`keys.TURN_KEYS`).
 
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
@@ -72,18 +72,15 @@ def _is_json_list(text: str) -> bool:
 
 
 def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
-    """A conversation to learn from: system first if at all, an assistant's turn last, no assistant's turn empty.
+    """A conversation to learn from: an assistant's turn last, no assistant's turn empty.
 
     What follows the last turn that is learned is left out: nothing is learned of it, or by it.
     """
     if not messages:
         raise RowError(f"{where} holds no turns")
     for number, message in enumerate(messages):
-        if message.role == "assistant":
-            if not message.is_structured:
-                check_filled(message.content, f"{where}[{number}]: the assistant's text")
-        elif message.role == "system" and number:
-            raise RowError(f"{where}[{number}] is a system turn; only the first turn may be one")
+        if message.role == "assistant" and not message.is_structured:
+            check_filled(message.content, f"{where}[{number}]: the assistant's text")
     if messages[-1].role != "assistant":
         if all(message.role != "assistant" for message in messages):
             raise RowError(f"{where} has no assistant turn: there is nothing to train on")
@@ -108,7 +105,7 @@ def with_system(talk: Conversation, row: Row) -> Conversation:
 def _message(turn: Any, where: str) -> Message:
     if not is_object(turn):
         raise Misfit(f"{where} is {type_of(turn)}, not an object with role and content")
-    role_key, content_key = ("from", "value") if "from" in turn and "role" not in turn else ("role", "content")
+    role_key, content_key = turn_keys(turn)
     if content_key not in turn and any(says_something(turn.get(key)) for key in CALLS):
         turn = {**turn, content_key: None}
     for key in (role_key, content_key):
