@@ -189,9 +189,9 @@ def test_text_that_is_no_call_and_rows_that_write_their_own_definitions_stay_tex
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        ({"name": "rain", "arguments": "{city"}, "messages[1].tool_calls[0].arguments is no JSON"),
+        ({"name": "rain", "arguments": "{city"}, "messages[1].tool_calls[0].arguments is not JSON"),
         ({"name": "rain", "arguments": "[1]"}, "messages[1].tool_calls[0].arguments is a list, not an object"),
-        ({"name": "rain", "arguments": '{"x": NaN}'}, "NaN is no value of JSON"),
+        ({"name": "rain", "arguments": '{"x": NaN}'}, "NaN is not a value of JSON"),
         ({"name": "rain", "arguments": {"x": ["\0"]}}, "holds a NUL character"),
         ({"arguments": {}}, "messages[1].tool_calls[0] has no name of a tool; it has arguments"),
     ],
@@ -226,7 +226,7 @@ def test_tools_as_text_are_turns_of_a_documented_form() -> None:
     assert text.startswith("<|im_start|>system\nBe terse.\n\nYou can call these tools")
     assert f"\n{json.dumps(RAIN, ensure_ascii=False)}<|im_end|>\n<|im_start|>user\nRain?<|im_end|>" in text
     assert f"<|im_start|>assistant\n{called}<|im_end|>\n<|im_start|>user\nResult of rain: ja\n" in text
-    assert text.endswith(f"Result of the call: nei<|im_end|>\n<|im_start|>assistant\n{called}<|im_end|>\n")
+    assert text.endswith(f"Result of rain: nei<|im_end|>\n<|im_start|>assistant\n{called}<|im_end|>\n")
 
 
 def test_a_call_that_the_template_refuses_says_why_and_what_to_do() -> None:

@@ -19,6 +19,7 @@ from loradock.data.problems import Problems
 from loradock.data.render import Loss, Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
+from loradock.data.structured import AS_TEXT
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ConfigError
@@ -90,9 +91,12 @@ class Task:
         """ConfigError where all rows are refused for one reason: the template's."""
         whats = {problem.what for problem in refusals.kinds.values()}
         if len(whats) == 1:
+            (whole,) = whats
+            what = whole.removesuffix(f"; {AS_TEXT}")
+            remedy = f"fix the template ({self.template.name}), or name another: --set data.template=alpaca"
             raise ConfigError(
-                f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
-                hint=f"fix the template ({self.template.name}), or name another: --set data.template=alpaca",
+                f"data.template: no row can be rendered, all {refusals.count} for one reason: {what}",
+                hint=remedy if what == whole else AS_TEXT,
             )
 
 

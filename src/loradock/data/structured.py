@@ -60,10 +60,10 @@ class Structured:
         if any(message.calls for message in talk.messages):
             form = self._form
         if talk.tools and not self._writes_definitions:
-            raise RowError(f"the chat template ({self._name}) writes no definitions of tools: {AS_TEXT}")
+            raise RowError(f"the chat template ({self._name}) writes no definitions of tools; {AS_TEXT}")
         has_calls = bool(talk.tools) or any(message.calls for message in talk.messages)
         if has_calls and any(message.role == "tool" for message in talk.messages) and not self._writes_results:
-            raise RowError(f"the chat template ({self._name}) writes no results of tools: {AS_TEXT}")
+            raise RowError(f"the chat template ({self._name}) writes no results of tools; {AS_TEXT}")
         try:
             return self._rendered(talk, form, is_prompt)
         except RowError as error:

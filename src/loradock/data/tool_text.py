@@ -9,7 +9,7 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-from loradock.data.formats.base import Conversation, Message
+from loradock.data.formats.base import Conversation, Message, ToolCall
 
 DEFINITIONS = (
     "You can call these tools, one JSON object a line. To call one, answer with one line for each call: "
@@ -20,10 +20,15 @@ DEFINITIONS = (
 def as_text(talk: Conversation) -> Conversation:
     """The conversation in turns that hold text alone; thoughts stay."""
     messages: list[Message] = []
+    open_calls: list[ToolCall] = []
     for message in talk.messages:
+        open_calls = [*message.calls] or open_calls
         before = messages[-1] if messages else None
         if message.role == "tool":
-            content = f"Result of {message.tool_name or 'the call'}: {message.content}"
+            named = [call for call in open_calls if message.call_id in ("", call.call_id)]
+            name = message.tool_name or (named[0].name if named else "the call")
+            open_calls = [call for call in open_calls if call is not named[0]] if named else open_calls
+            content = f"Result of {name}: {message.content}"
             if before and before.role == "user" and before.tool_name:
                 messages[-1] = replace(before, content=f"{before.content}\n{content}")
             else:

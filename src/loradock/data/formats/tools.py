@@ -54,7 +54,7 @@ def definitions_of(value: object, where: str) -> tuple[dict[str, Any], ...]:
         tool = parsed_json(each, f"{where}[{number}]")
         function = tool.get("function", tool) if is_object(tool) else None
         if not is_object(tool) or not is_object(function) or type(function.get("name")) is not str:
-            raise RowError(f'{where}[{number}] is no definition of a tool: {{"name": ..., "parameters": ...}}')
+            raise RowError(f'{where}[{number}] is not a definition of a tool: {{"name": ..., "parameters": ...}}')
         is_wrapped = "function" in tool
         found.append({"type": "function", **tool} if is_wrapped else {"type": "function", "function": function})
     _check_texts(found, where)
@@ -133,11 +133,11 @@ def parsed_json(value: object, where: str) -> object:
     except RecursionError:
         raise RowError(f"{where} is nested too deeply") from None
     except ValueError as error:
-        raise RowError(f"{where} is no JSON: {error}") from None
+        raise RowError(f"{where} is not JSON: {error}") from None
 
 
 def _refused_constant(name: str) -> object:
-    raise ValueError(f"{name} is no value of JSON")
+    raise ValueError(f"{name} is not a value of JSON")
 
 
 def _check_texts(value: object, where: str) -> None:
