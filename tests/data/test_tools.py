@@ -10,11 +10,14 @@ import pytest
 from data.test_columns import loaded, written
 from data.tool_templates import END_TOKENS, FAMILIES, HERMES, Family, expected
 
+from loradock.config.schema import RunConfig
+from loradock.data.duplicates import Fingerprints
 from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
 from loradock.data.remarks import CUT
 from loradock.data.render import Renderer
 from loradock.data.templates import ChatTemplate, named
 from loradock.errors import Problem
+from loradock.training.run_dir.fingerprint import of_config
 
 RAIN = {"name": "rain", "description": 'Is it "raining"?', "parameters": {"type": "object", "properties": {"city": {}}}}
 TOOLS = ({"type": "function", "function": RAIN},)
@@ -309,3 +312,22 @@ def test_prompt_and_completion_of_turns_have_tools_and_those_of_text_none(tmp_pa
     assert sample == Conversation((Message("user", "Rain?"), call), given=1, tools=TOOLS)
     assert isinstance(problem, Problem)
     assert "column 'tools' would be lost" in problem.what
+
+
+def test_settings_of_tools_and_thoughts_that_say_nothing_leave_runs_of_before_as_they_are() -> None:
+    def fields(**data: Any) -> dict[str, str]:
+        return of_config(RunConfig.model_validate({"model": {"name": "m"}, "data": data}))
+
+    plain = fields()
+    assert not {"data.tools", "data.reasoning", "data.template_arguments"} & {*plain}
+    for data in ({"tools": "text"}, {"reasoning": "drop"}, {"template_arguments": {"enable_thinking": False}}):
+        assert len({*fields(**data)} - {*plain}) == 1
+
+
+def test_rows_with_other_calls_are_no_copies_of_each_other() -> None:
+    fingerprints = Fingerprints()
+    for arguments in ({"city": "Oslo"}, {"city": "Bergen"}, {"city": "Oslo"}):
+        call = Message("assistant", "", calls=(ToolCall("rain", arguments),))
+        fingerprints.add(Conversation((Message("user", "Rain?"), call)))
+    first, second, third = fingerprints.whole
+    assert first == third != second
