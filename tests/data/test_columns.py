@@ -138,12 +138,11 @@ def test_the_history_of_an_alpaca_row_becomes_turns_before_its_instruction(tmp_p
 
 
 @pytest.mark.parametrize("key", ["thinking", "reasoning", "reasoning_content", "tool_calls"])
-def test_what_a_turn_says_beside_its_content_is_refused(key: str, tmp_path: Path) -> None:
-    answer = {"role": "assistant", "content": "4", key: "two and two are four"}
-    (problem,) = loaded(
-        written(tmp_path / "rows.jsonl", {"messages": [{"role": "user", "content": "2+2?"}, answer]}),
-    )
-    assert f"messages[1] has {key!r}, which would be lost" in problem.what
+def test_what_a_users_turn_says_beside_its_content_is_refused(key: str, tmp_path: Path) -> None:
+    said = {"role": "user", "content": "2+2?", key: "two and two are four"}
+    path = written(tmp_path / "rows.jsonl", {"messages": [said, {"role": "assistant", "content": "4"}]})
+    (problem,) = loaded(path)
+    assert f"messages[0] has {key!r}, which would be lost" in problem.what
 
 
 def test_other_columns_are_named_with_their_share_and_a_sample_also_from_the_cache(

@@ -67,7 +67,7 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
         ([{"system": "Be terse.", "prompt": "2+2?", "completion": "4"}], {"format": "prompt-completion"}, WITH_SYSTEM),
     ],
     "columns._check_meaning": [
-        ([{"messages": TALK, "tools": [{"name": "add"}]}], {}, PLAIN),
+        ([{**ALPACA, "tools": [{"name": "add"}]}], {}, PLAIN),
         ([{**ALPACA, "weight": 0.5}], {}, PLAIN),
         ([{**ALPACA, "loss_mask": [0, 1]}], {}, PLAIN),
     ],

@@ -19,7 +19,7 @@ ASKED = (Message("user", "Name a lamp."), Message("assistant", "a lamp"), Messag
 ANSWER = Message("assistant", "a horse")
 
 
-def prompts_of(template: str, *, special_tokens: Any = "auto", date: str | None = None) -> Prompts:
+def prompts_of(template: str, *, special_tokens: Any = "auto", date: str | None = None, **settings: Any) -> Prompts:
     """With the demo's tokenizer, to which a template was given as an exported adapter has it."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     tokenizer.chat_template = named(template).text if template in NAMES else template
@@ -31,6 +31,7 @@ def prompts_of(template: str, *, special_tokens: Any = "auto", date: str | None 
         special_tokens=special_tokens,
         conversations=True,
         date=date,
+        **settings,
     )
     return Prompts.of(tokenizer, lineage)
 
@@ -70,6 +71,14 @@ def test_the_date_of_training_is_written_and_not_todays() -> None:
     old, new = prompts_of(dated, date="1999-01-01"), prompts_of(dated)
     assert old(ASKED[:1]) != new(ASKED[:1])
     assert new(ASKED[:1]) == prompts_of(dated, date=datetime.now(UTC).date().isoformat())(ASKED[:1])
+
+
+def test_arguments_of_the_template_and_tools_are_given_as_in_training() -> None:
+    asking = "{% for m in messages %}{{ m.content }}{% endfor %}{% if enable_thinking is false %}<no>{% endif %}"
+    trained = prompts_of(asking, template_arguments={"enable_thinking": False})
+    assert len(trained(ASKED[:1])) > len(prompts_of(asking)(ASKED[:1]))
+    tools = [{"type": "function", "function": {"name": "rain"}}]
+    assert len(prompts_of("chatml", tools="text")(ASKED[:1], tools=tools)) > len(prompts_of("chatml")(ASKED[:1]))
 
 
 @pytest.mark.parametrize("special_tokens", ["auto", "as_text", "as_control"])

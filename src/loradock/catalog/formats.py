@@ -13,6 +13,7 @@ FORMATS: dict[str, str] = {
     "sentence-transformers": "pairs:SENTENCE_TRANSFORMERS",
     "tevatron": "pairs:TEVATRON",
     "swift": "pairs:SWIFT",
+    "xlam": "xlam:FORMAT",
     "messages": "messages:FORMAT",
     "sharegpt": "sharegpt:FORMAT",
     "alpaca": "alpaca:FORMAT",

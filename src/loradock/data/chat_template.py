@@ -23,7 +23,7 @@ class Refused(Exception):
 
 def render(
     text: str,
-    messages: Sequence[Mapping[str, str]],
+    messages: Sequence[Mapping[str, Any]],
     *,
     name: str,
     given: Mapping[str, Any],
@@ -38,7 +38,7 @@ def render(
     from jinja2.exceptions import TemplateError
     from transformers.utils.chat_template_utils import render_jinja_template
 
-    said_characters = sum(len(message["content"]) for message in messages)
+    said_characters = sum(_characters(message) for message in messages) + len(str(given.get("tools", "")))
     try:
         with bounded(
             seconds=SECONDS + SECONDS_A_CHARACTER * said_characters,
@@ -61,6 +61,10 @@ def render(
     if len(written) > WRITTEN + WRITTEN_A_CHARACTER * said_characters:
         raise bomb(name, f"wrote {len(written):,} characters for a conversation of {said_characters:,}")
     return written, generated[0] if generated else []
+
+
+def _characters(message: Mapping[str, Any]) -> int:
+    return sum(len(value if isinstance(value, str) else str(value)) for key, value in message.items() if key != "role")
 
 
 def bomb(name: str, what: str) -> ModelError:

@@ -13,7 +13,18 @@ from typing import Any, Self
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
-from loradock.data.formats.base import Format, Pairs, Row, RowError, Sample, is_filled, is_list, texts_of
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Format,
+    Pairs,
+    Row,
+    RowError,
+    Sample,
+    is_filled,
+    is_list,
+    texts_of,
+)
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
     MEDIA,
@@ -23,8 +34,10 @@ from loradock.data.formats.keys import (
     learned,
     leftovers,
     says_something,
+    turn_keys,
 )
-from loradock.data.formats.turns import ROLES
+from loradock.data.formats.tools import COLUMNS
+from loradock.data.formats.turns import CALLS, RESULTS, ROLES, THOUGHTS
 from loradock.text.amounts import percent
 
 SAMPLE_CHARACTERS = 40
@@ -60,6 +73,7 @@ class Columns:
         taken = {*mapping.values()}
         self._column_of = {name: mapping.get(name, None if name in taken else name) for name in self.format.fields}
         self._used = {*self._column_of.values()} - {None}
+        self._defining = {column for name, column in self._column_of.items() if name in (*COLUMNS, "answers")}
         self._meant_for = meant_for(self.format, mapping)
 
     def note(self, row: Row, sample: Sample) -> None:
@@ -67,9 +81,9 @@ class Columns:
         self.rows += 1
         lost: dict[str, str] = {}
         for name, value in row.items():
-            if name in self._used:
-                if is_list(value):
-                    self._inside(name, value)
+            if name in self._used and not (name in self._defining and isinstance(sample, Completion)):
+                if is_list(value) and name not in self._defining:
+                    self._inside(name, value, sample)
             elif is_filled(value):
                 self._check_meaning(name, value, sample)
                 wanted = self._wanted(name, value, row, sample)
@@ -125,11 +139,15 @@ class Columns:
             return ""
         return " ".join(setting(self.index, name, column) for name, column in fields.items())
 
-    def _inside(self, column: str, value: object) -> None:
+    def _inside(self, column: str, value: object, sample: Sample) -> None:
         """Count what stands inside a field beside what is read of it; RowError for what would be lost."""
         others: dict[str, object] = {}
         for where, key, inner, owner in leftovers(value, column):
-            role = ROLES.get(str(owner.get("role", owner.get("from"))))
+            role = ROLES.get(str(owner.get(turn_keys(owner)[0])))
+            if role == "assistant" and key in (*CALLS, *THOUGHTS):
+                continue  # read with the turn
+            if role == "tool" and key in RESULTS and isinstance(sample, Conversation) and sample.is_structured:
+                continue
             if key in RENDERED or key in RENDERED_OF_TURNS:
                 if says_something(inner):
                     raise RowError(f"{where} has {key!r}, which would be lost: write it as text, or remove the key")

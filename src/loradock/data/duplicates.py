@@ -59,7 +59,7 @@ def turns(sample: Sample) -> Iterable[Message]:
 
 def encoded(turn: Message) -> bytes:
     """A turn as bytes that no other turns give."""
-    return f"{turn.role}:{len(turn.content)}:{turn.content}".encode()
+    return f"{turn.role}:{len(turn.said)}:{turn.said}".encode()
 
 
 def within(found: Fingerprints, prepared: Places) -> list[Suspicion]:

@@ -8,17 +8,20 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from loradock.data import chat_template
+from loradock.data import chat_template, tool_text
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
-from loradock.data.remarks import ALTERED, ENDED, UNEQUAL, UNFOLLOWED
+from loradock.data.remarks import ALTERED, CUT, ENDED, UNEQUAL, UNFOLLOWED
 from loradock.data.spans import Remark, Rendering, Span
 from loradock.data.special import Finder, SpecialTokens
+from loradock.data.structured import Structured
 from loradock.data.templates import ChatTemplate
 from loradock.data.turns import Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
+ToolsAs = Literal["keep", "text"]
+Reasoning = Literal["as_template", "drop"]
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
@@ -32,6 +35,7 @@ class Renderer:
     `date` (YYYY-MM-DD): what the template is told where it asks for today's.
     `special_tokens`: what their text in a content is; but for as_control, a row that holds some is refused where its
     contents cannot be located.
+    `tools`, `reasoning` and `arguments` (of the template, beside its messages): see `data.tools` and the keys after it.
     """
 
     def __init__(
@@ -44,10 +48,13 @@ class Renderer:
         appends_eos: bool = False,
         date: str | None = None,
         special_tokens_as: SpecialTokens = "auto",
+        tools: ToolsAs = "keep",
+        reasoning: Reasoning = "as_template",
+        arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._template = template
         self._text, dates = template.on(date) if date else (template.text, {})
-        self._given: dict[str, Any] = {**special_tokens, **dates}
+        self._given: dict[str, Any] = {**special_tokens, **(arguments or {}), **dates}
         self._eos_token = special_tokens["eos_token"]
         self._ends = TurnEnds(end_tokens, eos_token=self._eos_token)
         self._loss: Loss = loss
@@ -62,6 +69,9 @@ class Renderer:
             appends_eos=appends_eos,
             learns_all=loss == "all",
         )
+        self._tools: ToolsAs = tools
+        self._reasoning: Reasoning = reasoning
+        self._structured = Structured(self._render_structure, name=template.name, ends=self._ends)
         self._has_generation_blocks = "endgeneration" in template.text
         self._layouts = Layouts(
             lambda messages, is_prompt: self._render(messages, prompt=is_prompt)[0], ends=self._ends
@@ -72,11 +82,17 @@ class Renderer:
         if isinstance(sample, Completion):
             return self.raw(sample)
         assert isinstance(sample, Conversation), "pairs have a room of their own"
-        return self._conversation(sample)
+        sample = self._as_configured(sample)
+        return self._with_structure(sample) if sample.is_structured else self._conversation(sample)
 
-    def prompt(self, messages: Sequence[Message]) -> Rendering:
+    def prompt(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> Rendering:
         """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
-        messages, _ = self._with_one_end(messages)
+        talk = self._as_configured(Conversation(tuple(messages), tools=tuple(tools)))
+        if talk.is_structured:
+            text = self._structured.rendered(talk, is_prompt=True)
+            special = self._special_of_structure(talk, text, is_prompt=True)
+            return Rendering(text, (), add_special_tokens=False, special_texts=special)
+        messages, _ = self._with_one_end(talk.messages)
         text, _ = self._render(messages, prompt=True)
         if not any(self._special.holds(message.content) for message in messages):
             return Rendering(text, (), add_special_tokens=False)
@@ -111,6 +127,48 @@ class Renderer:
                 kept[index] = replace(message, content=content)
                 found[end] = Remark(ENDED, end)
         return kept, list(found.values())
+
+    def _as_configured(self, talk: Conversation) -> Conversation:
+        """The conversation as `data.tools` and `data.reasoning` say; one of plain turns as it is."""
+        if self._tools == "text" and (talk.tools or any(m.calls or m.role == "tool" for m in talk.messages)):
+            talk = tool_text.as_text(talk)
+        if self._reasoning == "drop" and any(message.thought for message in talk.messages):
+            talk = replace(talk, messages=tuple(replace(message, thought="") for message in talk.messages))
+        return talk
+
+    def _with_structure(self, sample: Conversation) -> Rendering:
+        """A conversation with tools, calls or thoughts."""
+        messages, remarks = self._with_one_end(sample.messages)
+        talk = replace(sample, messages=tuple(messages))
+        turns = [index for index, message in enumerate(messages) if message.role == "assistant"]
+        if not turns or turns[-1] != len(messages) - 1:
+            raise RowError("the conversation does not end with an assistant turn, so nothing says how to answer it")
+        text = self._structured.rendered(talk)
+        learned = self._learned([index for index in turns if messages[index].is_learned], given=talk.given)
+        dropped = self._structured.dropped(talk)
+        found = self._structured.turns(talk, text, learned=learned, dropped=dropped)
+        special = self._special_of_structure(talk, text)
+        remarks += [Remark(CUT)] if dropped else []
+        remarks += self._remarks(text, messages=messages, found=found)
+        text, spans = self._ends.close(text, turns=found)
+        if self._loss == "all":
+            spans = ((0, len(text)),)
+        return Rendering(text, spans, add_special_tokens=False, special_texts=special, remarks=tuple(remarks))
+
+    def _special_of_structure(self, talk: Conversation, text: str, *, is_prompt: bool = False) -> tuple[Span, ...]:
+        """The special tokens whose text stands in what a row says; RowError where it has to be known and is not.
+
+        They are found by other names of the same length in their places: what the template writes keeps its own.
+        """
+        renamed = self._special.renamed(talk)
+        if renamed == talk:
+            return ()
+        written = self._structured.rendered(renamed, is_prompt=is_prompt)
+        if self._special.named(written) == text:
+            return self._special.renamed_within(written)
+        if self._special_as == "as_control":
+            return ()
+        raise self._unlocated()
 
     def _conversation(self, sample: Conversation) -> Rendering:
         messages, remarks = self._with_one_end(sample.messages)
@@ -174,12 +232,24 @@ class Renderer:
         return [index for index in turns if index >= given] if self._loss == "auto" else turns[-1:]
 
     def _render(self, messages: Sequence[Message], *, prompt: bool = False) -> tuple[str, list[Span]]:
+        written = [{"role": message.role, "content": message.content} for message in messages]
+        return self._render_given(written, given=self._given, prompt=prompt)
+
+    def _render_structure(
+        self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]], prompt: bool
+    ) -> str:
+        given = {**self._given, "tools": [*tools]} if tools else self._given
+        return self._render_given(messages, given=given, prompt=prompt)[0]
+
+    def _render_given(
+        self, messages: Sequence[Mapping[str, Any]], *, given: Mapping[str, Any], prompt: bool
+    ) -> tuple[str, list[Span]]:
         try:
             return chat_template.render(
                 self._text,
-                [{"role": message.role, "content": message.content} for message in messages],
+                messages,
                 name=self._template.name,
-                given=self._given,
+                given=given,
                 is_prompt=prompt,
                 is_tracked=self._has_generation_blocks,
             )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,9 +16,10 @@ from loradock.data.cache import FIRST, Chunk
 from loradock.data.formats.base import Conversation, RowError
 from loradock.data.pool import Preparer, Refused, Result, Row
 from loradock.data.problems import Problems
-from loradock.data.render import Loss, Renderer
+from loradock.data.render import Loss, Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
+from loradock.data.structured import AS_TEXT
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ConfigError
@@ -35,6 +36,9 @@ class Task:
     loss: Loss
     special_tokens: SpecialTokens = "auto"
     date: str | None = None
+    tools: ToolsAs = "keep"
+    reasoning: Reasoning = "as_template"
+    template_arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     @classmethod
     def of(cls, data: DataConfig, spec: TokenizerSpec) -> Task:
@@ -43,7 +47,16 @@ class Task:
         if data.template != "auto":
             check_syntax(template)
         date = data.date or datetime.now(UTC).date().isoformat() if template.is_dated else None
-        return cls(spec=spec, template=template, loss=data.loss, special_tokens=data.special_tokens, date=date)
+        return cls(
+            spec=spec,
+            template=template,
+            loss=data.loss,
+            special_tokens=data.special_tokens,
+            date=date,
+            tools=data.tools,
+            reasoning=data.reasoning,
+            template_arguments=data.template_arguments,
+        )
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -54,7 +67,13 @@ class Task:
             "loss": self.loss,
             "special_tokens": self.special_tokens,
         }
-        return parts | ({"date": self.date} if self.date else {})
+        chosen = {
+            "date": self.date,
+            "tools": "" if self.tools == "keep" else self.tools,
+            "reasoning": "" if self.reasoning == "as_template" else self.reasoning,
+            "template_arguments": dict(self.template_arguments),
+        }
+        return parts | {name: value for name, value in chosen.items() if value}
 
     def preparer(self) -> Preparer:
         """See `Work`."""
@@ -72,9 +91,12 @@ class Task:
         """ConfigError where all rows are refused for one reason: the template's."""
         whats = {problem.what for problem in refusals.kinds.values()}
         if len(whats) == 1:
+            (whole,) = whats
+            what = whole.removesuffix(f"; {AS_TEXT}")
+            remedy = f"fix the template ({self.template.name}), or name another: --set data.template=alpaca"
             raise ConfigError(
-                f"data.template: no row can be rendered, all {refusals.count} for one reason: {whats.pop()}",
-                hint=f"fix the template ({self.template.name}), or name another: --set data.template=alpaca",
+                f"data.template: no row can be rendered, all {refusals.count} for one reason: {what}",
+                hint=remedy if what == whole else AS_TEXT,
             )
 
 
@@ -105,6 +127,9 @@ class ChunkPreparer:
             appends_eos=task.spec.appends_eos,
             date=task.date,
             special_tokens_as=task.special_tokens,
+            tools=task.tools,
+            reasoning=task.reasoning,
+            arguments=task.template_arguments,
         )
         self._encode = Encoder(task.spec, special_tokens=task.special_tokens)
 

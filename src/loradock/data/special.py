@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from loradock.data.spans import Span
@@ -33,6 +34,9 @@ class Finder:
     def __init__(self, tokens: Iterable[str]) -> None:
         longest_first = sorted(tokens, key=len, reverse=True)
         self._token = re.compile("|".join(map(re.escape, longest_first)) or r"(?!)")
+        self._alias_of = {token: chr(FIRST_ALIAS + n) * len(token) for n, token in enumerate(longest_first)}
+        self._token_of = {alias: token for token, alias in self._alias_of.items()}
+        self._alias = re.compile("|".join(map(re.escape, self._token_of)) or r"(?!)")
         self._firsts = tuple({token[0] for token in longest_first})
 
     def holds(self, content: str) -> bool:
@@ -47,6 +51,27 @@ class Finder:
     def within(self, text: str, spans: Iterable[Span]) -> tuple[Span, ...]:
         """Where special tokens' texts stand, of those that lie within one of `spans` as a whole."""
         return tuple(match.span() for first, last in spans for match in self._token.finditer(text, first, last))
+
+    def renamed(self, value: Any) -> Any:
+        """A value in whose texts, at any depth, special tokens have other names of the same length."""
+        if isinstance(value, str):
+            return self._token.sub(lambda match: self._alias_of[match[0]], value)
+        if isinstance(value, (list, tuple)):
+            parts = [self.renamed(each) for each in value]
+            return parts if isinstance(value, list) else tuple(parts)
+        if isinstance(value, dict):
+            return {self.renamed(key): self.renamed(each) for key, each in value.items()}
+        if is_dataclass(value) and not isinstance(value, type):
+            return replace(value, **{each.name: self.renamed(getattr(value, each.name)) for each in fields(value)})
+        return value
+
+    def named(self, text: str) -> str:
+        """A text with the special tokens' own names again."""
+        return self._alias.sub(lambda match: self._token_of[match[0]], text)
+
+    def renamed_within(self, text: str) -> tuple[Span, ...]:
+        """Where special tokens with other names stand."""
+        return tuple(match.span() for match in self._alias.finditer(text))
 
 
 class Apart:

@@ -106,7 +106,7 @@ def parts(sample: Sample) -> list[str]:
         return [sample.prompt, sample.completion]
     if isinstance(sample, Pairs):
         return [side.text for side in (*sample.negatives, sample.query, *sample.positives[:1])]
-    return [message.content for message in sample.messages]
+    return [message.said for message in sample.messages]
 
 
 def by_tokens(prepared: Prepared, *, at_limit: Fitted | None, max_length: int, used: Array) -> list[Suspicion]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from loradock.catalog.storages import StorageName
 from loradock.config.sections.data import Reading
@@ -43,12 +43,15 @@ class Lineage(Section):
     load_dtype: Literal["bfloat16", "float16", "float32"] | None = None
     base_weights: str | None = None
     readings: tuple[Reading, ...] = ()
+    tools: Literal["keep", "text"] = "keep"
+    reasoning: Literal["as_template", "drop"] = "as_template"
+    template_arguments: dict[str, bool | int | float | str] = Field(default_factory=dict[str, bool | int | float | str])
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
         """That of a run, by its run.json."""
         base, data = record["base"], record.get("data") or {}
-        model = record["config"]["model"]
+        model, chosen = record["config"]["model"], record["config"]["data"]
         kept = ("quantization", "double_quant", "compute_dtype")
         return cls.model_validate(
             {
@@ -61,6 +64,7 @@ class Lineage(Section):
                 "load_dtype": _decided(record, "compute_dtype"),
                 "base_weights": (record.get("fingerprint") or {}).get("base.weights"),
                 "readings": _readings(record["config"]["data"]["sources"]),
+                **{key: chosen[key] for key in ("tools", "reasoning", "template_arguments") if key in chosen},
             }
         )
 

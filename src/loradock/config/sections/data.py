@@ -53,6 +53,19 @@ class DataConfig(Section):
         description="The date (YYYY-MM-DD) that templates write which ask for today's; default: the day (UTC) on which "
         "the run began, also where it is continued later.",
     )
+    tools: Literal["keep", "text"] = Field(
+        default="keep",
+        description="Definitions, calls and results of tools: given to the chat template (keep), or written as text "
+        "for a template that knows none.",
+    )
+    reasoning: Literal["as_template", "drop"] = Field(
+        default="as_template",
+        description="Thoughts of the assistant (reasoning_content): as the template writes them, or left out (drop).",
+    )
+    template_arguments: dict[str, bool | int | float | str] = Field(
+        default_factory=dict[str, bool | int | float | str],
+        description="More arguments of the chat template (`{enable_thinking: false}`), in training and afterwards.",
+    )
     loss: Literal["auto", "completion", "assistant", "all"] = Field(
         default="auto",
         description="What is learned: every assistant turn of a conversation, and of prompt/completion rows the "

@@ -6,6 +6,7 @@ format; `convert(row)` makes a `Sample` or raises `RowError` with what is wrong 
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -48,12 +49,40 @@ class Misfit(RowError):
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCall:
+    """A call of a tool by an assistant; `arguments` are an object, `call_id` is "" where the row gives none."""
+
+    name: str
+    arguments: dict[str, Any]
+    call_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Message:
-    """One turn of a conversation; `is_learned` False: the row says that it is context, though an assistant's."""
+    """One turn of a conversation; `is_learned` False: the row says that it is context, though an assistant's.
+
+    An assistant's turn may have `calls`, and a `thought` before what it says; a tool's says whose result it is
+    (`tool_name`, `call_id`).
+    """
 
     role: Role
     content: str
     is_learned: bool = True
+    calls: tuple[ToolCall, ...] = ()
+    thought: str = ""
+    tool_name: str = ""
+    call_id: str = ""
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether a template is given more of it than a role and a text."""
+        return bool(self.calls or self.thought)
+
+    @property
+    def said(self) -> str:
+        """All that it says as one text: thought, content and calls."""
+        calls = [f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in self.calls]
+        return "\n".join(filter(None, (self.thought, self.content, *calls))) if self.is_structured else self.content
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +90,17 @@ class Conversation:
     """Turns that a chat template renders. Alpaca rows are conversations too: user, assistant.
 
     The first `given` messages are the prompt of a prompt/completion row: what the assistant says there is context.
+    `tools` are the definitions of what may be called, in OpenAI's form.
     """
 
     messages: tuple[Message, ...]
     given: int = 0
+    tools: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def is_structured(self) -> bool:
+        """Whether a template is given more than the roles and texts of its turns."""
+        return bool(self.tools) or any(message.is_structured for message in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +142,7 @@ def texts_of(sample: Sample) -> list[str]:
         return [sample.prompt, sample.completion]
     if isinstance(sample, Pairs):
         return [side.text for side in sample.sides]
-    return [message.content for message in sample.messages]
+    return [message.said for message in sample.messages]
 
 
 Row = Mapping[str, Any]

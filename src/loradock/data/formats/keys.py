@@ -78,8 +78,18 @@ def leftovers(value: object, path: str) -> Iterator[tuple[str, str, object, Mapp
                 yield from leftovers(inner, f"{path}.{key}")
 
 
+TURN_KEYS = (("role", "content"), ("from", "value"), ("speaker", "text"), ("role", "text"), ("type", "text"))
+"""What holds the role and the text of a turn; the first pair that is there whole."""
+
+
+def turn_keys(turn: Mapping[str, Any]) -> tuple[str, str]:
+    """The keys of the role and of the text of a turn."""
+    nearest = ("from", "value") if "from" in turn and "role" not in turn else ("role", "content")
+    return next((keys for keys in TURN_KEYS if keys[0] in turn and keys[1] in turn), nearest)
+
+
 def keys_read(value: Mapping[str, Any]) -> tuple[str, str]:
     """The keys that are read of a turn, of a part of one, or of a passage."""
-    if "role" in value or "from" in value:
-        return ("role", "content") if "role" in value else ("from", "value")
+    if "role" in value or "from" in value or "speaker" in value:
+        return turn_keys(value)
     return ("type", "text") if "type" in value else ("title", "text")

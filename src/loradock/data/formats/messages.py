@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from loradock.data.formats.base import Conversation, Format, Row, value_of
+from loradock.data.formats.tools import with_tools
 from loradock.data.formats.turns import conversation, messages_of, with_system
 
 
 def _convert(row: Row) -> Conversation:
-    return with_system(conversation(messages_of(value_of(row, "messages"), "messages"), "messages"), row)
+    talk = conversation(messages_of(value_of(row, "messages"), "messages"), "messages")
+    return with_tools(with_system(talk, row), row)
 
 
 FORMAT = Format(
     name="messages",
-    fields=("messages", "system"),
+    fields=("messages", "system", "tools", "functions"),
     required=("messages",),
     turns="messages",
     convert=_convert,

@@ -16,6 +16,7 @@ from loradock.data.formats.base import (
     type_of,
     value_of,
 )
+from loradock.data.formats.tools import with_tools
 from loradock.data.formats.turns import conversation, messages_of
 
 
@@ -29,7 +30,7 @@ def _convert(row: Row) -> Sample:
         talk = conversation(turns, "prompt + completion")
         if len(talk.messages) <= len(given):
             raise RowError("completion says of every assistant turn that it is not learned: leave the row out")
-        return replace(talk, given=len(given))
+        return with_tools(replace(talk, given=len(given)), row)
     if is_list(prompt) or is_list(completion):
         raise RowError(
             f"prompt is {type_of(prompt)} and completion is {type_of(completion)}: both must be text, or both lists"
@@ -39,7 +40,7 @@ def _convert(row: Row) -> Sample:
 
 FORMAT = Format(
     name="prompt-completion",
-    fields=("prompt", "completion"),
+    fields=("prompt", "completion", "tools"),
     required=("prompt", "completion"),
     answer="completion",
     convert=_convert,

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from loradock.data.formats.base import Conversation, Format, Row, value_of
+from loradock.data.formats.tools import with_tools
 from loradock.data.formats.turns import conversation, messages_of, with_system
 
 
 def _convert(row: Row) -> Conversation:
     turns = messages_of(value_of(row, "conversations"), "conversations")
-    return with_system(conversation(turns, "conversations"), row)
+    return with_tools(with_system(conversation(turns, "conversations"), row), row)
 
 
 FORMAT = Format(
     name="sharegpt",
-    fields=("conversations", "system"),
+    fields=("conversations", "system", "tools"),
     required=("conversations",),
     turns="conversations",
     convert=_convert,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 from loradock.data.formats.base import (
@@ -20,7 +21,8 @@ from loradock.data.formats.base import (
     optional_text_of,
     type_of,
 )
-from loradock.data.formats.keys import turn_is_learned
+from loradock.data.formats.keys import says_something, turn_is_learned, turn_keys
+from loradock.data.formats.tools import calls_of, calls_of_turn, merged
 from loradock.text.suggest import did_you_mean
 
 KEYS_READ = 2
@@ -33,12 +35,24 @@ ROLES: dict[str, Role] = {
     "human": "user",
     "gpt": "assistant",
     "observation": "tool",
+    "function": "tool",
+    "tool_response": "tool",
+    "environment": "tool",
+    "bot": "assistant",
+    "function_call": "assistant",
+    "tool_call": "assistant",
 }
-"""What a turn may be called, and the role it is: OpenAI's names, then ShareGPT's."""
+"""What a turn may be called, and the role it is: OpenAI's names, then ShareGPT's, ms-swift's and others'."""
+CALLING = ("function_call", "tool_call")
+"""Turns whose text is calls, as JSON."""
+CALLS = ("tool_calls", "function_call")
+RESULTS = ("name", "tool_call_id")
+"""What a tool's turn says beside its text."""
+THOUGHTS = ("reasoning_content", "thinking", "reasoning")
 
 
 def messages_of(value: Any, where: str) -> tuple[Message, ...]:
-    """The messages of a list of {"role", "content"} or {"from", "value"} objects.
+    """The messages of a list of {"role", "content"}, {"from", "value"} or like objects (`keys.TURN_KEYS`).
 
     Raises RowError where a turn is not of that shape, its role is unknown, or it holds what is not text.
     """
@@ -47,7 +61,7 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
         parsed = RowsChange(column=where, jq=".COLUMN |= fromjson", method=method)
         change = parsed if isinstance(value, str) and _is_json_list(value) else None
         raise Misfit(f"{where} is {type_of(value)}, not a list of turns", change=change)
-    return tuple([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
+    return merged([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
 
 
 def _is_json_list(text: str) -> bool:
@@ -58,17 +72,15 @@ def _is_json_list(text: str) -> bool:
 
 
 def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
-    """A conversation to learn from: system first if at all, an assistant's turn last, no assistant's turn empty.
+    """A conversation to learn from: an assistant's turn last, no assistant's turn empty.
 
     What follows the last turn that is learned is left out: nothing is learned of it, or by it.
     """
     if not messages:
         raise RowError(f"{where} holds no turns")
     for number, message in enumerate(messages):
-        if message.role == "assistant":
+        if message.role == "assistant" and not message.is_structured:
             check_filled(message.content, f"{where}[{number}]: the assistant's text")
-        elif message.role == "system" and number:
-            raise RowError(f"{where}[{number}] is a system turn; only the first turn may be one")
     if messages[-1].role != "assistant":
         if all(message.role != "assistant" for message in messages):
             raise RowError(f"{where} has no assistant turn: there is nothing to train on")
@@ -87,20 +99,45 @@ def with_system(talk: Conversation, row: Row) -> Conversation:
         return talk
     if talk.messages[0].role == "system":
         raise RowError("there is a 'system' column and a system turn: keep one of them")
-    return Conversation((Message("system", system), *talk.messages))
+    return replace(talk, messages=(Message("system", system), *talk.messages))
 
 
 def _message(turn: Any, where: str) -> Message:
     if not is_object(turn):
         raise Misfit(f"{where} is {type_of(turn)}, not an object with role and content")
-    role_key, content_key = ("from", "value") if "from" in turn and "role" not in turn else ("role", "content")
+    role_key, content_key = turn_keys(turn)
+    if content_key not in turn and any(says_something(turn.get(key)) for key in CALLS):
+        turn = {**turn, content_key: None}
     for key in (role_key, content_key):
         if key not in turn:
             raise RowError(f"{where} has no {key!r}; it has {', '.join(map(str, turn)) or 'nothing'}")
-    role, content = _role(turn[role_key], where), _content(turn[content_key], where)
-    if role == "assistant" and len(turn) > KEYS_READ and not turn_is_learned(turn, where):
-        return Message(role, content, is_learned=False)
+    role = _role(turn[role_key], where)
+    if len(turn) == KEYS_READ and turn[role_key] not in CALLING:
+        return Message(role, _content(turn[content_key], where))
+    if role == "assistant":
+        return _assistant(turn, where, role=turn[role_key], content=turn[content_key])
+    content = _content(turn[content_key], where)
+    if role == "tool":
+        name, call_id = (turn.get(key) if type(turn.get(key)) is str else "" for key in RESULTS)
+        return Message(role, content, tool_name=name or "", call_id=call_id or "")
     return Message(role, content)
+
+
+def _assistant(turn: dict[str, Any], where: str, *, role: str, content: object) -> Message:
+    """An assistant's turn with what its keys say beside its text: calls, a thought, whether it is learned."""
+    is_learned = turn_is_learned(turn, where)
+    if role in CALLING:
+        return Message("assistant", "", is_learned, calls=calls_of(content, where))
+    calls = calls_of_turn(turn, where)
+    thoughts = {key: turn[key] for key in THOUGHTS if says_something(turn.get(key))}
+    for key, thought in thoughts.items():
+        if type(thought) is not str:
+            raise RowError(f"{where}.{key} is {type_of(thought)}, not text")
+        check_text(thought, f"{where}.{key}")
+    if len({*thoughts.values()}) > 1:
+        raise RowError(f"{where} has several thoughts ({', '.join(thoughts)}): keep one of them")
+    text = "" if content is None and (calls or thoughts) else _content(content, where)
+    return Message("assistant", text, is_learned, calls=calls, thought=next(iter(thoughts.values()), ""))
 
 
 def _role(name: Any, where: str) -> Role:

@@ -67,6 +67,9 @@ LATER_KEYS = {
     "train.decay_shape": "cosine",
     "train.cycles": 1,
     "train.power": 1.0,
+    "data.tools": "keep",
+    "data.reasoning": "as_template",
+    "data.template_arguments": {},
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 

@@ -47,8 +47,9 @@ class Item:
     @property
     def key(self) -> str:
         """A digest (16 hex) of all that a score depends on."""
-        turns = [(turn.role, turn.content) for turn in _turns(self.sample)]
-        parts = [turns, self.answer, self.candidates, self.texts]
+        turns = [(turn.role, turn.said) for turn in _turns(self.sample)]
+        tools = [self.sample.tools] if isinstance(self.sample, Conversation) and self.sample.tools else []
+        parts = [turns, self.answer, self.candidates, self.texts, *tools]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def saying(self, text: str) -> Conversation | Completion:

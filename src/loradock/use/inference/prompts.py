@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
-from loradock.data.render import Renderer
+from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
@@ -30,6 +30,9 @@ class Prompts:
         *,
         special_tokens: SpecialTokens = "auto",
         date: str | None = None,
+        tools: ToolsAs = "keep",
+        reasoning: Reasoning = "as_template",
+        template_arguments: Mapping[str, Any] | None = None,
         eos_ids: frozenset[int],
         name: str = "the model",
         has_template: bool = True,
@@ -44,6 +47,9 @@ class Prompts:
             appends_eos=spec.appends_eos,
             date=date,
             special_tokens_as=special_tokens,
+            tools=tools,
+            reasoning=reasoning,
+            arguments=template_arguments,
         )
         self._encode = Encoder(spec, special_tokens=special_tokens)
         self.stop_ids = eos_ids | self._end_of_turn()
@@ -67,6 +73,9 @@ class Prompts:
             template,
             special_tokens=lineage.special_tokens if lineage else "auto",
             date=(lineage.date if lineage else None) or today,
+            tools=lineage.tools if lineage else "keep",
+            reasoning=lineage.reasoning if lineage else "as_template",
+            template_arguments=lineage.template_arguments if lineage else None,
             eos_ids=frozenset([tokenizer.eos_token_id, *listed]),
             name=tokenizer.name_or_path or "the model",
             has_template=bool(own_jinja.text or template_name),
@@ -78,13 +87,13 @@ class Prompts:
             what = f"{self._name} has no chat template: nothing says how turns are written"
             raise ModelError(what, hint=f"--template {DEFAULT}, which training takes for such a model, or another")
 
-    def __call__(self, messages: Sequence[Message]) -> list[int]:
+    def __call__(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> list[int]:
         """Ids of a conversation up to where the assistant is to speak. RowError where the template refuses it.
 
         ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
         """
         self.check_template()
-        return _some(self._encode(self._render.prompt(messages))[0])
+        return _some(self._encode(self._render.prompt(messages, tools=tools))[0])
 
     def raw(self, text: str) -> list[int]:
         """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it.
@@ -105,7 +114,7 @@ class Prompts:
         """Ids of what stands before the last answer of a row."""
         if isinstance(sample, Completion):
             return self.raw(sample.prompt)
-        return self(sample.messages[:-1])
+        return self(sample.messages[:-1], tools=sample.tools)
 
     def _end_of_turn(self) -> frozenset[int]:
         """The special token that training learns at the end of an answer; none where the template refuses a probe."""

@@ -11,9 +11,11 @@ from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Columns
 from loradock.data.formats import FORMATS
 from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
+from loradock.data.formats.keys import turn_keys
+from loradock.data.formats.turns import ROLES
 
 ANSWERABLE = tuple(format for format in FORMATS if format.answer or format.turns)
-SPOKEN = ("assistant", "gpt")
+SPOKEN = tuple(name for name, role in ROLES.items() if role == "assistant")
 PLACEHOLDER = "-"
 AS_NAMED = Reading()
 
@@ -78,7 +80,7 @@ def _open_ended(turns: Any) -> Any:
     if not is_list(turns) or not all(is_object(turn) for turn in turns):
         return turns
     turns_kept = list(turns)
-    while turns_kept and turns_kept[-1].get("role", turns_kept[-1].get("from")) in SPOKEN:
+    while turns_kept and turns_kept[-1].get(turn_keys(turns_kept[-1])[0]) in SPOKEN:
         turns_kept.pop()
     return [*turns_kept, {"role": "assistant", "content": PLACEHOLDER}] if turns_kept else turns_kept
 
