@@ -19,6 +19,7 @@ from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import Problems
 from loradock.data.read import chosen, digest, place_of, shown_files
+from loradock.data.readers import reader_of
 from loradock.data.row_task import Task
 from loradock.data.sources import samples
 from loradock.data.spans import Remark
@@ -76,6 +77,7 @@ def prepare(
             notes.append(NEW)
         manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += work.notes(manifest, data.sources)
+    notes += [_text_ends(spec)] if any(map(_has_text, data.sources)) else []
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -108,7 +110,10 @@ def prepare(
 def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int | None = None) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
     sources = [
-        [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
+        [
+            *[content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)],
+            *([source.text_unit] if source.text_unit != "line" and _has_text(source) else []),  # line: as always
+        ]
         for source, content in zip(data.sources, digests, strict=True)
     ]
     return _sha256(work.identity | {"sources": sources, "version": version or PREPARATION_VERSION})
@@ -129,6 +134,18 @@ def _digest(manifest: dict[str, Any]) -> str:
 def _suffixes(source: SourceConfig) -> list[str]:
     """The suffixes of its files, which decide how they are read."""
     return sorted({"".join(Path(file).suffixes) for file in shown_files(source)})
+
+
+def _has_text(source: SourceConfig) -> bool:
+    """True where a file of it is text that `data.text` makes documents of."""
+    return any(found and found[0].units for found in map(reader_of, shown_files(source)))
+
+
+def _text_ends(spec: TokenizerSpec) -> str:
+    """What stands around a document of text, for the user."""
+    before = "the tokenizer's BOS" if spec.bos_id is not None and spec.bos_id in spec.prefix_ids else "no BOS"
+    by = "the tokenizer's" if spec.appends_eos else "added, it puts none itself"
+    return f"text: a document begins with {before} and ends with EOS ({by})"
 
 
 def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:
