@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, PrivateAttr
+from pydantic import Field, PrivateAttr, model_validator
 
 from loradock.catalog.formats import FormatName
 from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
@@ -107,10 +107,12 @@ class DataConfig(Section):
         description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
     )
 
-    def model_post_init(self, _: Any) -> None:
+    @model_validator(mode="after")
+    def _sources_with_text_unit(self) -> Self:
         """Give the sources their text unit, so that each reader of one reads the same rows; it is no key of theirs."""
-        for source in self.sources:
-            source._text_unit = self.text
+        sources = tuple(source.with_text_unit(self.text) for source in self.sources)
+        object.__setattr__(self, "sources", sources)  # the section is frozen
+        return self
 
     @property
     def validation_files(self) -> dict[str, str]:
