@@ -109,7 +109,7 @@ def test_a_problem_and_a_suspicious_row_of_a_shard_stand_at_their_own_file_and_l
         (("a.jsonl", "b.jsonl", "c.csv"), "several kinds of files (2 JSONL, 1 CSV)", "/*.jsonl"),
         (("a-0.jsonl", "test-0.jsonl"), "the files of several splits (no split: a-0.jsonl; test: ", "/a-0.jsonl"),
         (("data/a.jsonl",), "a directory without files of rows", "/**/*.jsonl"),
-        (("notes.md",), "a directory without files of rows", "known: .json"),
+        (("notes.rst",), "a directory without files of rows", "known: .json"),
     ],
 )
 def test_a_directory_that_could_mean_several_things_is_refused_with_a_pattern(
@@ -269,14 +269,11 @@ def test_the_only_file_of_a_directory_or_a_pattern_is_named_in_messages(named: s
 
 
 @pytest.mark.parametrize("name", ["my rows.txt", "rows.txt.gz"])
-def test_lines_of_a_text_file_are_told_to_be_documents_and_the_command_makes_one_of_the_file(
-    name: str, tmp_path: Path
-) -> None:
+def test_what_of_a_text_file_is_a_document_is_told_with_the_key_that_says_otherwise(name: str, tmp_path: Path) -> None:
     text = b"first line\n\nthird 'quoted' line\n"
     (tmp_path / name).write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     source = SourceConfig(path=str(tmp_path / name))
-    (said,) = told(source, chosen(source))
-    assert "each line is a document of its own; to learn the file as one: " in said
-    assert len(loaded(source.path)) == 2
-    subprocess.run(["bash", "-c", said.split("as one: ")[1]], check=True, cwd=tmp_path)
-    assert loaded(tmp_path / f"{name.split('.')[0]}.new.jsonl") == [Completion("", text.decode())]
+    assert told(source, chosen(source)) == ["text: each line is a document (data.text: file for one a file)"]
+    whole = source.with_text_unit("file")
+    assert told(whole, chosen(whole)) == ["text: each file is a document (data.text: line for one a line)"]
+    assert [found for _, found in samples(whole)] == [Completion("", text.decode().rstrip())]

@@ -19,6 +19,7 @@ from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
 from loradock.data.read import chosen, digest, place_of, shown_files
+from loradock.data.readers import reader_of
 from loradock.data.row_task import Task
 from loradock.data.skipped import Skipped
 from loradock.data.sources import samples
@@ -80,6 +81,7 @@ def prepare(
     skipped = Skipped.of(manifest)
     skipped.check(rows=manifest["rows"], max_dropped=data.max_dropped)
     notes += skipped.notes(rows=manifest["rows"])
+    notes += [_text_ends(spec)] if any(map(_has_text, data.sources)) else []
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -113,7 +115,10 @@ def prepare(
 def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int | None = None) -> str:
     """sha256 over everything the tokens depend on. Weight, max_length, split and seed only choose among rows."""
     sources = [
-        [content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)]
+        [
+            *[content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)],
+            *([source.text_unit] if source.text_unit != "line" and _has_text(source) else []),  # line: as always
+        ]
         for source, content in zip(data.sources, digests, strict=True)
     ]
     skips = {"on_bad_row": data.on_bad_row} if data.skips else {}
@@ -135,6 +140,18 @@ def _digest(manifest: dict[str, Any]) -> str:
 def _suffixes(source: SourceConfig) -> list[str]:
     """The suffixes of its files, which decide how they are read."""
     return sorted({"".join(Path(file).suffixes) for file in shown_files(source)})
+
+
+def _has_text(source: SourceConfig) -> bool:
+    """True where a file of it is text that `data.text` makes documents of."""
+    return any(found and found[0].units for found in map(reader_of, shown_files(source)))
+
+
+def _text_ends(spec: TokenizerSpec) -> str:
+    """What stands around a document of text, for the user."""
+    before = "the tokenizer's BOS" if spec.bos_id is not None and spec.bos_id in spec.prefix_ids else "no BOS"
+    by = "the tokenizer's" if spec.appends_eos else "added, it puts none itself"
+    return f"text: a document begins with {before} and ends with EOS ({by})"
 
 
 def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:

@@ -12,7 +12,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
-from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.data import SourceConfig, TextUnit
 from loradock.data import shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
@@ -114,19 +114,19 @@ def _local(source: SourceConfig, starts: list[int]) -> Iterator[Record]:
     for path, shown in zip(files(source), shown_files(source), strict=True):
         starts.append(before)
         last = 0
-        for record in _file_records(path, shown):
+        for record in _file_records(path, shown, unit=source.text_unit):
             last = max(last, abs(record.line or 0))
             on = before if (record.line or 0) > 0 else -before
             yield record._replace(line=on + record.line) if before and record.line else record
         before += last
 
 
-def _file_records(path: Path, shown: str) -> Iterator[Record]:
+def _file_records(path: Path, shown: str, *, unit: TextUnit) -> Iterator[Record]:
     reader, compression = _reader(path, shown)
     line = 0
     file = _open(path, shown)
     plain = decompressed(file, compression) if compression else file
-    with closing(plain), closing(_records(reader, plain)) as records:
+    with closing(plain), closing(_records(reader, plain, unit=unit)) as records:
         try:
             for record in records:
                 line = abs(record.line or line)
@@ -137,12 +137,12 @@ def _file_records(path: Path, shown: str) -> Iterator[Record]:
             raise StorageError(f"reading {shown} failed after line {line}: {error}") from error
 
 
-def _records(reader: Reader, plain: BinaryIO) -> Generator[Record, None, None]:
+def _records(reader: Reader, plain: BinaryIO, *, unit: TextUnit) -> Generator[Record, None, None]:
     """The records of an open file, or that it is not what its name says."""
     if reader.is_text and (problem := foreign(reader, plain)):
         yield Record(None, None, problem)
         return
-    yield from reader.records(plain)
+    yield from reader.units.get(unit, reader.records)(plain)
 
 
 def _reader(path: Path, shown: str) -> tuple[Reader, str]:

@@ -38,11 +38,6 @@ def command_on(file: str, change: RowsChange) -> str:
     return _filtered(file, f"jq -c {shlex.quote(program)}", suffix=".jsonl")
 
 
-def one_document(file: str) -> str:
-    """The command that makes one row of a text file."""
-    return _filtered(file, "jq -Rsc '{text: .}'", suffix=".jsonl")
-
-
 def mending(file: str, problem: str | None) -> str | None:
     """The command that writes what a file holds to a new one that can be read; None where the problem has none."""
     return _filtered(file, problem.filter, suffix=problem.suffix) if isinstance(problem, Mendable) else None

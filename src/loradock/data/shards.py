@@ -14,19 +14,20 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.data import SourceConfig, TextUnit
 from loradock.data import saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
-from loradock.data.remedies import one_document
 from loradock.errors import DataError, InputMissing, LoradockError
 from loradock.files import regular
 
-DESCRIPTIONS = frozenset(
-    ("config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "metadata.json")
-)
-"""JSON files beside rows that describe them: the list of the `datasets` library, and what it writes itself."""
+DESCRIPTIONS = frozenset((
+    "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "metadata.json",
+    "readme.md",
+))  # fmt: skip
+"""Files beside rows that describe them: the list of the `datasets` library, what it writes itself, a hub's card."""
+NOTES = re.compile(r"\.md(\.gz|\.zst)?$", re.IGNORECASE)
 MAPPED = re.compile(r"cache-.*\.arrow")
 """What `Dataset.map` leaves beside a saved data set."""
 MOST_SHOWN = 3
@@ -71,7 +72,7 @@ def of_directory(path: Path, source: SourceConfig) -> Chosen:
 
 def told(source: SourceConfig, chosen: Chosen) -> list[str]:
     """What a person is told: splits and files in folders below that are not read, and what a row of a text file is."""
-    lines = list(_of_lines(chosen.files))
+    lines = list(_of_text(chosen.files, unit=source.text_unit))
     if chosen.left:
         read = " and ".join(name or "no name" for name in chosen.splits)
         left = "; ".join(f"{name or 'no split'}: {_shown(files)}" for name, files in sorted(chosen.left.items()))
@@ -86,12 +87,13 @@ def told(source: SourceConfig, chosen: Chosen) -> list[str]:
     return lines
 
 
-def _of_lines(files: Sequence[Path]) -> Iterator[str]:
-    """One for text files."""
+def _of_text(files: Sequence[Path], *, unit: TextUnit) -> Iterator[str]:
+    """One for text files: what a document of them is."""
     for file in files:
         reader, _ = reader_of(file.name) or (None, "")
-        if reader and reader.name == "text":
-            yield f"{file}: each line is a document of its own; to learn the file as one: {one_document(str(file))}"
+        if reader and reader.units:
+            other = "file for one a file" if unit == "line" else "line for one a line"
+            yield f"text: each {unit} is a document (data.text: {other})"
             return
 
 
@@ -153,8 +155,11 @@ def _meant(found: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
 
 
 def _of_rows(found: Iterable[Path]) -> list[Path]:
-    """Those that are read as rows: of a known kind, neither hidden nor a description of the data set."""
-    return [
+    """Those that are read as rows: of a known kind, neither hidden nor a description of the data set.
+
+    Markdown beside other rows is notes about them.
+    """
+    rows = [
         path
         for path in found
         if not path.name.startswith((".", "_"))
@@ -162,6 +167,8 @@ def _of_rows(found: Iterable[Path]) -> list[Path]:
         and not MAPPED.fullmatch(path.name)
         and reader_of(path.name)
     ]
+    notes = {path for path in rows if NOTES.search(path.name)}
+    return [path for path in rows if path not in notes] or rows
 
 
 def _below(directory: Path) -> list[Path]:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr, model_validator
 
 from loradock.catalog.formats import FormatName
 from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
+
+TextUnit = Literal["file", "line", "paragraph"]
+"""What of a text file is a document."""
 
 
 class SourceConfig(Section):
@@ -15,8 +18,8 @@ class SourceConfig(Section):
 
     path: Place = Field(
         min_length=1,
-        description="JSON, JSONL, CSV, text (each also .gz, .zst), Parquet; a directory or pattern (`rows/*.jsonl`) of "
-        "such files of one kind; an arrow directory; or hub:OWNER/NAME.",
+        description="JSON, JSONL, CSV, text, Markdown (each also .gz, .zst), Parquet; a directory or pattern "
+        "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME.",
     )
     format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(
@@ -28,6 +31,18 @@ class SourceConfig(Section):
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set; default: the latest.")
     split: str = Field(default="train", description="Split that is read where a source has several.")
+    _text_unit: TextUnit = PrivateAttr(default="line")
+
+    @property
+    def text_unit(self) -> TextUnit:
+        """What of a text file is a row: as `data.text` says of what is trained on, else (answered, embedded) a line."""
+        return self._text_unit
+
+    def with_text_unit(self, unit: TextUnit) -> Self:
+        """The same source, its text files read so."""
+        source = self.model_copy()
+        source._text_unit = unit
+        return source
 
 
 class Reading(Section):
@@ -94,6 +109,9 @@ class DataConfig(Section):
         description="A row that is not JSON, does not fit its format or cannot be rendered: ends the run before it "
         "begins (stop), or is left out, counted and listed, up to max_dropped (skip). Damage always ends it.",
     )
+    text: TextUnit = Field(
+        default="file", description="A document of a text file (.txt, .md): the file, a line, or a paragraph."
+    )
     validation: HeldOut | Place | Annotated[dict[SetName, Place], Field(min_length=1)] = Field(
         default=0.0,
         description="Held-out part: a share below 1, a number of rows, a separate file, or several files by name "
@@ -108,6 +126,13 @@ class DataConfig(Section):
         default=False,
         description="Every step trains on the first step's rows, kept in memory: what loading costs. For diagnose.",
     )
+
+    @model_validator(mode="after")
+    def _sources_with_text_unit(self) -> Self:
+        """Give the sources their text unit, so that each reader of one reads the same rows; it is no key of theirs."""
+        sources = tuple(source.with_text_unit(self.text) for source in self.sources)
+        object.__setattr__(self, "sources", sources)  # the section is frozen
+        return self
 
     @property
     def skips(self) -> bool:

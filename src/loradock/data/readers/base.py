@@ -7,8 +7,8 @@ wherever the kind of file lets it find the next record.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO, NamedTuple, Self
 
 MAX_ROW_BYTES = 64 * 2**20
@@ -81,13 +81,17 @@ class Expansion:
 class Reader:
     """A kind of file: the suffixes it is known by, and how its bytes become records.
 
-    `is_text` says that the file may also come compressed (a further .gz or .zst).
+    `is_text` says that the file may also come compressed (a further .gz or .zst). `units`: of text without rows of its
+    own, how its records are read by what is a document (`data.text`).
     """
 
     name: str
     suffixes: tuple[str, ...]
     records: Callable[[BinaryIO], Generator[Record, None, None]]
     is_text: bool
+    units: Mapping[str, Callable[[BinaryIO], Generator[Record, None, None]]] = field(
+        default_factory=dict[str, Callable[[BinaryIO], Generator[Record, None, None]]]
+    )
 
 
 def not_utf8(raw: bytes, position: int) -> Mendable:

@@ -22,6 +22,7 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.data.readers import reader_of
 from loradock.model import content, tokenizer_copy
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
@@ -70,6 +71,7 @@ LATER_KEYS = {
     "data.tools": "keep",
     "data.reasoning": "as_template",
     "data.template_arguments": {},
+    "data.text": "line",
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
@@ -94,6 +96,8 @@ def of_config(config: RunConfig) -> dict[str, str]:
         if is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective_spec):
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
+            continue
+        if key == "data.text" and not _names_text(config):
             continue
         later = LATER_DEFAULTS.get(key)
         fields[key] = "a path" if _is_path(key, value) else text_of(later.get(value, value) if later else value)
@@ -187,6 +191,12 @@ def is_free(key: str) -> bool:
 def _is_of_other(key: str, spec: ObjectiveSpec) -> bool:
     """True for a key of other objectives, and for that of the only one that there was at first."""
     return is_foreign(key, spec) or (key == "objective" and spec.name == DEFAULT)
+
+
+def _names_text(config: RunConfig) -> bool:
+    """True where a file of text is named; of those in a directory or by a pattern the tokens tell."""
+    paths = [*(source.path for source in config.data.sources), *config.data.validation_files.values()]
+    return any(found and found[0].units for found in map(reader_of, paths))
 
 
 def _is_path(key: str, value: object) -> bool:

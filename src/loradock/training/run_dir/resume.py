@@ -189,9 +189,16 @@ def as_trained(record: Mapping[str, Any], directory: Path) -> RunConfig:
         problem = Problem(what="config is missing", file=str(file))
         raise StorageError(what, hint=records.HINT, problems=[problem])
     try:
-        return RunConfig.model_validate(record["config"])
+        return RunConfig.model_validate(_with_text_unit(record["config"]))
     except ValidationError as error:
         raise StorageError(what, hint=records.HINT, problems=sidecar.wrong(error, file, "config")) from error
+
+
+def _with_text_unit(config: Any) -> Any:
+    """A recorded configuration; one from before `data.text` read text files by lines."""
+    if not isinstance(config, dict) or not isinstance(config.get("data"), dict):
+        return config
+    return {**config, "data": {"text": fingerprint.LATER_KEYS["data.text"], **config["data"]}}
 
 
 def held(config: RunConfig, before: Mapping[str, Any], *, asked_anew: Collection[str]) -> tuple[RunConfig, list[str]]:
