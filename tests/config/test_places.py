@@ -32,7 +32,7 @@ REFUSED = {
 ELSEWHERE = {"--host-path", "--data-path", "--fetch-arg"}
 """Options whose paths are those of a node or a container."""
 
-OTHERS = {"data.sources", "evaluation.tasks", "after.merge", "limits.setup_seconds"}
+OTHERS = {"data.sources", "data.text", "evaluation.tasks", "after.merge", "limits.setup_seconds"}
 """Keys whose description has a word of paths, and whose value is none."""
 
 
