@@ -99,6 +99,16 @@ def test_more_than_may_be_dropped_end_the_run_and_the_hint_allows_them(tmp_path:
     assert "8 of 48 rows are bad and left out" in done.output
 
 
+def test_statistics_leave_them_out_too_with_a_tokenizer_and_without(tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", {**BAD, 44: "{broken at the end"})
+    words = ["data", "stats", "--data", str(file), "--json", "--set", f"data.cache={tmp_path / 'cache'}"]
+    for model in (["--model", str(BASE)], []):
+        done = CliRunner().invoke(cli, [*words, *model, "--set", "data.on_bad_row=skip", "--set", "data.max_dropped=1"])
+        assert done.exit_code == 0, done.exception
+        assert json.loads(done.stdout)["rows"] == 40
+        assert "bad" in done.stderr
+
+
 def test_a_damaged_file_and_rows_that_are_all_bad_end_the_run_all_the_same(
     tokenizer: PreTrainedTokenizerBase, tmp_path: Path
 ) -> None:

@@ -118,7 +118,9 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
     from loradock.data.text_statistics import measure_texts
 
     with redirect_stdout(sys.stderr), status:
-        statistics = measure_texts(config.data.sources, progress=counted(status, "read"))
+        statistics = measure_texts(config.data.sources, skips=config.data.skips, progress=counted(status, "read"))
+        if statistics.skipped_rows:
+            say(f"{statistics.skipped_rows:,} bad rows are left out (data.on_bad_row skip)", stderr=True)
         for note in (line for source in config.data.sources for line in shards.told(source, chosen(source))):
             say(note, stderr=True)
     if as_json:

@@ -182,14 +182,20 @@ def count(prepared: Prepared, index: int, *, used: Array) -> SourceCount:
 def read_texts(
     sources: Sequence[SourceConfig], prepared: Prepared, *, progress: Callable[[int], None] | None = None
 ) -> tuple[Texts, Fingerprints]:
-    """A second pass over the sources, for what tokens do not show. DataError where they gave other rows before."""
+    """A second pass over the sources, for what tokens do not show. DataError where they gave other rows before.
+
+    Rows that the preparation left out as bad are left out here too, by their lines.
+    """
     texts, prints = Texts(), Fingerprints()
+    skipped = 0
     for index, source in enumerate(sources):
         for line, sample in samples(source, index=index):
-            if isinstance(sample, Problem):
-                raise changed(source.path)
-            if texts.rows >= prepared.rows or int(prepared.lines[texts.rows]) != (line or 0):
-                raise changed(source.path)
+            is_next = texts.rows < prepared.rows and int(prepared.lines[texts.rows]) == (line or 0)
+            if isinstance(sample, Problem) or not is_next:
+                skipped += 1
+                if skipped > prepared.skipped_rows:
+                    raise changed(source.path)
+                continue
             texts.add(sample)
             prints.add(sample)
             if progress and texts.rows % 1000 == 0:

@@ -20,7 +20,7 @@ from loradock.data.corpus import all_there
 from loradock.data.duplicates import Fingerprints
 from loradock.data.lengths import spread
 from loradock.data.prepared import Array
-from loradock.data.problems import Problems
+from loradock.data.problems import BadRow, Problems
 from loradock.data.read import place_of, shown_files
 from loradock.data.sources import samples
 from loradock.data.suspicion import PLACES_KEPT, Suspicion, Texts
@@ -64,6 +64,7 @@ class TextStatistics:
     """
 
     rows: int
+    skipped_rows: int
     sources: tuple[TextSource, ...]
     formats: dict[str, int]
     characters: Amount
@@ -108,17 +109,23 @@ class Rows:
         return shown_place(*place_of(self.files[source], self.contents[source].starts, self._lines[index] or None))
 
 
-def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], None] | None = None) -> TextStatistics:
-    """The statistics of these sources; `progress(rows)` is called as they are read.
+def measure_texts(
+    sources: Sequence[SourceConfig], *, skips: bool = False, progress: Callable[[int], None] | None = None
+) -> TextStatistics:
+    """The statistics of these sources; `progress(rows)` is called as they are read. `skips`: bad rows are left out.
 
     Raises InputMissing or DataError for what cannot be read, and one DataError that names every bad row.
     """
     all_there(DataConfig(sources=tuple(sources)))
-    rows, texts, prints, problems = Rows(sources), Texts(), Fingerprints(), Problems()
+    rows, texts, prints, problems = Rows(sources), Texts(), Fingerprints(), Problems(can_skip=True)
+    skipped = 0
     for index, source in enumerate(sources):
         for line, sample in samples(source, index=index, contents=rows.contents[index]):
             if isinstance(sample, Problem):
-                problems.add(sample)
+                if skips and isinstance(sample, BadRow):
+                    skipped += 1
+                else:
+                    problems.add(sample)
                 continue
             rows.add(suspicion.parts(sample), source=index, line=line)
             texts.add(sample)
@@ -132,6 +139,7 @@ def measure_texts(sources: Sequence[SourceConfig], *, progress: Callable[[int], 
         formats[each.format] += each.rows
     return TextStatistics(
         rows=texts.rows,
+        skipped_rows=skipped,
         sources=counted,
         formats=dict(formats),
         characters=_amount(rows.of("characters")),
