@@ -194,7 +194,7 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
     chat = read_as({"messages": [{"role": "user", "content": "a"}]}, format="alpaca")
     assert (chat.format, chat.fields, chat.ignore) == ("auto", {}, ())
     mixed = DataConfig(sources=(source, SourceConfig(path="b.jsonl")), validation=same.path)
-    assert held_out(mixed) == (HeldOut(path=same.path, split=""),)
+    assert held_out(mixed) == (HeldOut(path=same.path, split="").with_text_unit(mixed.text),)
     several = mixed.model_copy(update={"validation": {"one": same.path, "two": "b.jsonl"}})
     assert [file.path for file in held_out(several)] == [same.path, "b.jsonl"]
 

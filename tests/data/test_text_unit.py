@@ -118,6 +118,13 @@ def test_a_run_from_before_the_choice_goes_on_by_lines_or_is_refused_by_name(tmp
     with pytest.raises(NoCheckpoint) as refused:
         resume.same(asked("book.txt"), record, allowed=(), directory=tmp_path)
     assert "data.text was line, now file" in str(refused.value)
+    assert str(refused.value.hint).startswith("--set data.text=line continues it as it began; ")
+    (tmp_path / "books").mkdir()
+    (tmp_path / "books" / "one.md").write_text("a line\n")
+    folder = str(tmp_path / "books")
+    before = recorded_before(tmp_path / "second", asked(folder))
+    with pytest.raises(NoCheckpoint, match=r"data\.text was line, now file"):
+        resume.same(asked(folder), before, allowed=(), directory=tmp_path)
     changed = asked("book.txt").model_copy(update={"output": str(tmp_path / "run")})
     loaded = Loaded(config=changed, origins={}, warnings=())
     with pytest.raises(NoCheckpoint):

@@ -22,7 +22,10 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.data.read import shown_files
 from loradock.data.readers import reader_of
+from loradock.data.sources import held_out_files
+from loradock.errors import DataError, InputMissing
 from loradock.model import content, tokenizer_copy
 from loradock.model.adapters import BASE_CHANGING
 from loradock.plan import zero_config
@@ -194,9 +197,14 @@ def _is_of_other(key: str, spec: ObjectiveSpec) -> bool:
 
 
 def _names_text(config: RunConfig) -> bool:
-    """True where a file of text is named; of those in a directory or by a pattern the tokens tell."""
-    paths = [*(source.path for source in config.data.sources), *config.data.validation_files.values()]
-    return any(found and found[0].units for found in map(reader_of, paths))
+    """True where a file of text is read, named or in a directory; of one that is gone its name tells."""
+    names: list[str] = []
+    for source in (*config.data.sources, *held_out_files(config.data)):
+        try:
+            names += shown_files(source)
+        except (InputMissing, DataError):
+            names.append(source.path)
+    return any(found and found[0].units for found in map(reader_of, names))
 
 
 def _is_path(key: str, value: object) -> bool:

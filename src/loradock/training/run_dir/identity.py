@@ -37,6 +37,10 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> list[Probl
     return [Problem(what=_difference(key, before, now)) for key in _changed(before, now)]
 
 
+BEFORE_THE_KEY = {"data.text": "line"}
+"""What runs had before there was the key, where its default is another: nobody chose the change."""
+
+
 def check(
     before: Mapping[str, str], now: Mapping[str, str], *, allowed: Collection[str], directory: Path
 ) -> dict[str, dict[str, str]]:
@@ -53,6 +57,8 @@ def check(
         accept = " ".join(f"--allow-change {name}" for name in [*sorted(allowed), *_sections(left)])
         if done := _steps_made(directory, changed):
             accept = f"all {done} steps are made: --max-steps N --allow-change train.max_steps {accept}"
+        as_before = [f"--set {key}={text}" for key, text in BEFORE_THE_KEY.items() if key in left and key not in before]
+        accept = "".join(f"{each} continues it as it began; " for each in as_before) + accept
         raise NoCheckpoint(
             f"the run in {directory} was started with other settings",
             hint=f"{accept} continues it with these changes; --fresh or another --output starts a new run beside it",
