@@ -127,7 +127,7 @@ class BareBackend(FastBackend):
 
     def __init__(self, model: FastModel, parameters: list[Any], job: Any) -> None:
         self.job, self.model, self.device, self.scaler = job, model, torch.device("cpu"), None
-        self.optimizer = FlatAdamW(model.adapters, parameters, lr=1e-4, weight_decay=0.0)
+        self.optimizer = FlatAdamW(model.adapters, [parameters], lr=1e-4, weight_decay=0.0)
         self.dropout_seed = self.graphs = None
         self.grown = 1.0
 

@@ -138,7 +138,7 @@ class FastPasses:
         with afresh():
             engine = self.engine(shape)
             adapters, draw = engine.adapters, random.Random(0)
-            optimizer = FlatAdamW(adapters, adapters.parameters, lr=1e-4, weight_decay=0.0)
+            optimizer = FlatAdamW(adapters, [adapters.parameters], lr=1e-4, weight_decay=0.0)
             self.step(engine, documents(shape.tokens))
             with torch.no_grad():
                 optimizer.step()

@@ -96,7 +96,7 @@ class Measurement:
     def moments(self, engine: FastModel) -> int:
         """Bytes of the optimiser's state, made as a run makes it, at its first update."""
         adapters, before = engine.adapters, self.live.now
-        optimizer = FlatAdamW(adapters, adapters.parameters, lr=1e-4, weight_decay=0.0)
+        optimizer = FlatAdamW(adapters, [adapters.parameters], lr=1e-4, weight_decay=0.0)
         if adapters.values.is_meta:  # no fused update there; its state is the same
             optimizer.param_groups[0].update(fused=False, foreach=False)
         with self.live:

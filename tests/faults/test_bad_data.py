@@ -111,9 +111,6 @@ SPOILT: dict[str, tuple[str, Callable[[], bytes], dict[str, Any], list[Place]]] 
     "messages that are empty": ("rows.jsonl", lambda: b'{"messages": []}\n', {}, [(1, "messages holds no turns")]),
     "the user speaks last": ("rows.jsonl", lambda: turns("user", "assistant", "user"), {}, [(1, "ends with a user")]),
     "nobody answers": ("rows.jsonl", lambda: turns("user", "user"), {}, [(1, "no assistant turn")]),
-    "a system turn comes late": (
-        "rows.jsonl", lambda: turns("user", "system", "assistant"), {}, [(1, "messages[1] is a system turn")]
-    ),
     "old line ends": ("rows.jsonl", lambda: (GOOD * 2).replace(b"\n", b"\r"), {}, [(1, "not JSON: Extra data")]),
 }  # fmt: skip
 

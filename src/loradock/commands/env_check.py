@@ -11,7 +11,6 @@ import click
 from loradock.analysis.report.findings import INDENT, finding_lines, verdict
 from loradock.commands.page import coloured, say
 from loradock.commands.paths import LocalPath
-from loradock.commands.run_options import commit_of
 from loradock.env_check.base import LEVELS, Level
 from loradock.env_check.child import Looked
 from loradock.errors import UsageError
@@ -81,6 +80,7 @@ def env_check(
     host = Host()
     loaded = None
     if config:
+        from loradock.commands.run_options import commit_of
         from loradock.config.load import load
 
         loaded = load(config, pin=commit_of).config

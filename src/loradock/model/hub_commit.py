@@ -24,16 +24,17 @@ def resolve(hub_id: HubId) -> str | KeyProblem:
     known = hub_cache.commit(name, "main", environ=os.environ, kind=hub_id.kind)
     pinned = f"--set {key}={known}, the commit in the local cache" if known else f"--set {key}=COMMIT"
     what = f"{hub_id.subject} needs a commit"
+    path = f", or ./{name} for the path of a directory" if is_model else ""
     if hub_cache.is_offline(os.environ) if is_model else hub_cache.datasets_are_offline(os.environ):
         variables = [switch for switch in (*hub_cache.OFFLINE, DATASETS) if hub_cache.is_true(os.environ.get(switch))]
         switched_off = f"{what}, and {' or '.join(variables)} switches the hub off"
         hint = pinned if known else f"unset {' '.join(variables)}, or {pinned}"
+        hint += path
         return KeyProblem(keys=(hub_id.name_key, key), what=switched_off, hint=hint)
     if why := hub_access.away():
         raise HubError(f"{what}, and {why}", hint=f"{hub_access.remedy(why, has_copy=False)}; or {pinned}")
     from huggingface_hub import HfApi
 
-    path = f", or ./{name} for the path of a directory" if is_model else ""
     with hub_access.asking(f"the commit of {name}", hint=f"check the name and the access rights (HF_TOKEN){path}"):
         found = HfApi().model_info(name) if is_model else HfApi().dataset_info(name)
     if not found.sha:

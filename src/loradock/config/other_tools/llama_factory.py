@@ -23,6 +23,7 @@ from loradock.config.other_tools.base import (
     to_truth,
     words,
 )
+from loradock.files import regular
 
 TEMPLATES = {
     **{name: name for name in ("alpaca", "zephyr", "llama2", "llama3", "gemma", "mistral", "chatml")},
@@ -67,7 +68,7 @@ def datasets(translation: Translation) -> None:
 
 def _info(file: Path) -> dict[str, dict[str, Any]]:
     try:
-        return cast("dict[str, dict[str, Any]]", json.loads(file.read_text(encoding="utf-8")))
+        return cast("dict[str, dict[str, Any]]", json.loads(regular.read_text(file)))
     except (OSError, ValueError):
         return {}
 
