@@ -32,7 +32,7 @@ def resolve(hub_id: HubId) -> str | KeyProblem:
         hint += path
         return KeyProblem(keys=(hub_id.name_key, key), what=switched_off, hint=hint)
     if why := hub_access.away():
-        raise HubError(f"{what}, and {why}", hint=f"{hub_access.remedy(why, has_copy=False)}; or {pinned}")
+        raise HubError(f"{what}, and {why}", hint=f"{hub_access.remedy(why, has_copy=False)}; or {pinned}{path}")
     from huggingface_hub import HfApi
 
     with hub_access.asking(f"the commit of {name}", hint=f"check the name and the access rights (HF_TOKEN){path}"):
