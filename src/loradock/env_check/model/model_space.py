@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from loradock.catalog import optimizers
-from loradock.config.sections.model import LoraConfig
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
 from loradock.errors import DiskFull
@@ -16,6 +16,9 @@ from loradock.machine import Host
 from loradock.model import headers, hub_cache
 from loradock.model import weights as weight_files
 from loradock.text.amounts import size_text
+
+if TYPE_CHECKING:
+    from loradock.config.sections.model import LoraConfig
 
 # A checkpoint holds the adapter in float32, and its optimiser's state.
 ADAPTER_BYTES = 4
