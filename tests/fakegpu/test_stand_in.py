@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from loradock.env_check.compute import optimizer
+from loradock.env_check.compute.places import Device
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.backends.fast.kernels.base import Activation
 
@@ -69,3 +71,9 @@ def test_what_inductor_compiles_is_loaded_and_launched() -> None:
     before = COUNTS.driver_launches
     torch.compile(lambda x: x * 2 + 1)(torch.ones(64, device="cuda"))
     assert COUNTS.driver_launches > before
+
+
+def test_lion_of_bitsandbytes_takes_its_steps() -> None:
+    place = Device(device="cuda:0", dtype="float32", capability=(9, 0))
+    assert optimizer.fault(place, "lion", optimizer.exact_lion_steps()) is None
+    assert optimizer.fault(place, "lion", optimizer.exact_steps()) is not None

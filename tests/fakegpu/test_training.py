@@ -143,3 +143,15 @@ def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gp
     assert ended.decided("packing") is False
     assert "the run continues with padded rows" in ended.text
     assert len(ended.losses) == 3
+
+
+def test_rates_and_ranks_of_their_own_are_the_same_on_both_engines(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path):
+    settings = ("train.loraplus_lr_ratio=16", "lora.rank_pattern={q_proj: 2}", "train.schedule=wsd")
+    fast, peft = (
+        gpu.train(tmp_path / engine, *settings, f"engine={engine}", model=llama, data=rows)
+        for engine in ("fast", "peft")
+    )
+    assert fast.decided("cuda_graphs")
+    assert fast.losses == pytest.approx(peft.losses, rel=2e-3)
+    plain = gpu.train(tmp_path / "plain", *settings[1:], model=llama, data=rows)
+    assert plain.losses[1:] != pytest.approx(fast.losses[1:], rel=2e-3)

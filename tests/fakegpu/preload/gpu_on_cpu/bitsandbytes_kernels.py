@@ -22,6 +22,8 @@ NF4 = torch.tensor(
 """The 16 values of NF4 (QLoRA, Dettmers et al. 2023, appendix E)."""
 OF_BYTES, POINTER, INT = "0", ctypes.c_void_p, ctypes.c_int
 """The data type in a kernel's name: 8-bit codes with a table of 256; the others are NF4."""
+LION, FLOAT = 5, ctypes.c_float
+"""The optimiser's number in a kernel's name."""
 OUTER_BLOCK = 256
 """Scales that share one scale where scales are quantised, too."""
 
@@ -106,7 +108,27 @@ def product(name: str, args: Any) -> Callable[[], None] | None:
     return run
 
 
+def one_state_step(name: str, args: Any) -> Callable[[], None] | None:
+    """A step of Lion (Chen et al. 2023) in 32 bits; the other optimisers with one state are not computed."""
+    found = re.search(rf"kOptimizer32bit1StateI(\d+__\w+?|f)Li{LION}EE", name)
+    if found is None:
+        return None
+    dtype = FLOATS[found[1]]
+    kinds = (*[POINTER] * 4, *[FLOAT] * 6, INT, FLOAT, FLOAT, ctypes.c_bool, INT)
+    g, p, state, _, _, _, beta1, beta2, _, decay, _, lr, scale, _, n = arguments(args, *kinds)
+
+    def run() -> None:
+        gradient = at(g, dtype, (n,)).float() * scale
+        weights, mean = at(p, dtype, (n,)), at(state, torch.float32, (n,))
+        update = (beta1 * mean + (1 - beta1) * gradient).sign()
+        weights.copy_(weights.float() * (1 - lr * decay) - lr * update)
+        mean.mul_(beta2).add_(gradient, alpha=1 - beta2)
+
+    return run
+
+
 KERNELS = (
+    ("kOptimizer32bit1State", one_state_step),
     ("kDequantizeBlockwise", dequantise),
     ("kQuantizeBlockwise", quantise),
     ("gemm_4bit", product),
