@@ -115,7 +115,8 @@ def test_the_same_words_end_a_run_without_a_secret(
     tmp_path: Path, words: list[str], forking: Forking, running: list[Pair]
 ) -> None:
     with two_hosts() as hosts:
-        running.append(begun(forking, tmp_path, words, code=SLOWER, hosts=hosts))
+        longer = [*words, "--set", "train.max_steps=60"]  # so that it is spoken to while it trains
+        running.append(begun(forking, tmp_path, longer, code=SLOWER, hosts=hosts))
         assert running[0].reached(2), running[0].text()
         speaker = stranger(forking, tmp_path, hosts[1], FORGES, key=b"")
         assert running[0].ranks[0].finish() == Diverged.exit_code, running[0].text()
