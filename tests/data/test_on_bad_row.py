@@ -75,6 +75,8 @@ def test_bad_rows_are_left_out_and_all_others_are_as_without_them(
     assert all(f"{file}:{line}" in said for line in BAD)
     again = prepared(file, tokenizer, tmp_path / "cache", workers, on_bad_row="skip")
     assert (again.key, again.notes, again.skipped_rows) == (found.key, found.notes, 4)
+    with pytest.raises(DataError, match="4 problems in the data"):
+        prepared(file, tokenizer, tmp_path / "cache", workers)
 
 
 def test_the_first_look_passes_over_them_too(tmp_path: Path) -> None:
