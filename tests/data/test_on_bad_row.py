@@ -73,7 +73,9 @@ def test_bad_rows_are_left_out_and_all_others_are_as_without_them(
     said = "\n".join(found.notes)
     assert "4 of 44 rows are bad and left out (data.on_bad_row skip)" in said
     assert all(f"{file}:{line}" in said for line in BAD)
+    inode = found.directory.stat().st_ino
     again = prepared(file, tokenizer, tmp_path / "cache", workers, on_bad_row="skip")
+    assert again.directory.stat().st_ino == inode
     assert (again.key, again.notes, again.skipped_rows) == (found.key, found.notes, 4)
     with pytest.raises(DataError, match="4 problems in the data"):
         prepared(file, tokenizer, tmp_path / "cache", workers)

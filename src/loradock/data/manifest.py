@@ -47,8 +47,10 @@ class Manifest(_Kept):
     template: str
     conversations: Count
     special_texts: dict[str, Count]
-    remarks: list[tuple[str, str, Count]]
+    remarks: list[Annotated[tuple[str, str, Count], Field(strict=False)]]  # JSON has lists alone
     cut_documents: Count
+    skipped_rows: Count = 0
+    skipped: list[str] = []
 
     @model_validator(mode="after")
     def is_consistent(self) -> Self:
