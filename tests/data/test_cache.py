@@ -47,8 +47,8 @@ def files(entry: Path) -> dict[str, bytes]:
         ("rows", GONE), ("rows", "20"), ("rows", 0), ("rows", True), ("tokens", -1), ("tokens", 2**70), ("files", []),
         ("files", {}), ("files", {"../tokens": "0" * 64}), ("spans", []), ("spans", [[0, 19]]), ("spans", [[5, 20]]),
         ("spans", [[0, 20, 20]]), ("contents", GONE), ("contents", [{}]), ("special_texts", {"</s>": "x"}),
-        ("remarks", None), ("skipped_rows", -1), ("skipped", [3]), ("conversations", 1e300), ("template", 3), ("cut_documents", GONE), ("key", "0" * 64),
-        ("samples", GONE), ("samples", "20"),
+        ("remarks", None), ("conversations", 1e300), ("template", 3), ("cut_documents", GONE), ("key", "0" * 64),
+        ("samples", GONE), ("samples", "20"), ("skipped_rows", -1), ("skipped", [3]),
     ],
 )  # fmt: skip
 def test_a_manifest_that_another_version_sealed_is_made_again(
