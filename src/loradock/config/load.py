@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.config import no_effect, other_tools, rules
 from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
@@ -84,6 +85,7 @@ def load(
     _put_shortcuts(layers, shortcuts or {})
     for override in overrides:
         _put_override(layers, override)
+    _put_defaults(layers)
     config = _checked(layers, needs_inputs=needs_inputs)
     pinned = list(_pinned(layers, config, pin))
     if layers.problems:
@@ -161,6 +163,14 @@ def _put_document(layers: Layers, document: Document, *, label: str, is_choice: 
     layers.problems += document.problems
     for key, value in document.values.items():
         layers.put((key,), value, places=places)
+
+
+def _put_defaults(layers: Layers) -> None:
+    """Lay the defaults of the objective below all that was set."""
+    spec = OBJECTIVES.get(str(layers.values.get("objective", DEFAULT)))
+    for key, value in (spec.defaults if spec else {}).items():
+        if layers.origin_of(key) is None and not _is_unsettled(layers, key):
+            layers.put(_path(key), value, places=_always(Origin(label="default", is_choice=False)))
 
 
 def _put_override(layers: Layers, override: str) -> None:

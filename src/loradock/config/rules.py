@@ -229,7 +229,10 @@ def _warmup_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
-    micro, whole = config.train.micro_batch, config.step_samples
+    micro, whole, least = config.train.micro_batch, config.step_samples, config.objective_spec.documents_together
+    if micro != "auto" and micro < least:
+        what = f"train.micro_batch {micro} holds no whole sample: objective {config.objective} has {least} documents a sample"
+        yield KeyProblem(keys=("train.micro_batch", "objective"), what=what, hint=f"--set train.micro_batch={least}")
     if micro != "auto" and micro > whole:
         what = f"train.micro_batch {micro} is larger than {config.batch_key} {whole}, the samples of a whole step"
         hint = f"--set {config.batch_key}={micro}, or --set train.micro_batch=auto"

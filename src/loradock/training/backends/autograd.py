@@ -109,9 +109,15 @@ class AutogradBackend(Backend):
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:
-        """PEFT's own switch; modules that are trained whole are the base's inside."""
-        with self.job.model.disable_adapter():
-            yield
+        """PEFT's own switch, in evaluation mode; modules that are trained whole are the base's inside."""
+        model = self.job.model
+        was_training = model.training
+        model.eval()
+        try:
+            with model.disable_adapter():
+                yield
+        finally:
+            model.train(was_training)
 
     def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""

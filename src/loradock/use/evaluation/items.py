@@ -12,7 +12,7 @@ from typing import Literal
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Conversation, Message, Pairs
+from loradock.data.formats.base import Completion, Conversation, Message, Pairs, PreferencePair, Sample
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
@@ -111,7 +111,7 @@ def of_data(
         elif what := _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
-            assert not isinstance(sample, Pairs)
+            assert isinstance(sample, Conversation | Completion)
             items.append(_item(sample, row=len(items), place=shown_place(name, number)))
     problems.check(files=files)
     if needs == "candidates":
@@ -119,7 +119,9 @@ def of_data(
     return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
 
 
-def _unfit(sample: Conversation | Completion | Pairs, *, needs_prompt: bool) -> str | None:
+def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
+    if isinstance(sample, PreferencePair):
+        return "preference data have two answers a row: one of them can be evaluated on as the answer"
     if isinstance(sample, Pairs):
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(sample, Completion):
