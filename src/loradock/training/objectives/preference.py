@@ -65,7 +65,7 @@ class Preference(Supervised):
         """The log-probabilities without the adapter, without dropout; None where the loss needs none."""
         if not self.known.has_reference:
             return None
-        with backend.without_adapter(), torch.no_grad():
+        with backend.reference_model(), torch.no_grad():
             return backend.score(tensors, at=None, keeps=False).log_probabilities
 
     def measured(
