@@ -33,6 +33,12 @@ class PreferenceConfig(Section):
         "added (RPO); auto: 1 for orpo and cpo, else 0.",
     )
 
+    share_prompts: bool = Field(
+        default=True,
+        description="Compute the prompt of both answers once (fast engine); the same to float32's rounding, dropout "
+        "draws one mask for it.",
+    )
+
     @property
     def weight_of_likelihood(self) -> float:
         """What `likelihood_weight` comes to."""

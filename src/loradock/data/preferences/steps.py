@@ -22,13 +22,28 @@ IDLE = -1
 class PreferenceDraw:
     """Pairs as they are, packed or padded in their order; a micro-batch counts documents, and has whole pairs."""
 
-    def __init__(self, prepared: Prepared, *, fitted: FittedPairs, shape: BatchShape, ranks: Ranks = ALONE) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        fitted: FittedPairs,
+        shape: BatchShape,
+        shares_prompts: bool,
+        ranks: Ranks = ALONE,
+    ) -> None:
         self._prepared, self._fitted, self._shape, self._ranks = prepared, fitted, shape, ranks
+        self._shares_prompts = shares_prompts
 
     def reshaped(self, micro_batch: int) -> PreferenceDraw:
         """See `steps.Draw`."""
         shape = replace(self._shape, micro_batch=micro_batch)
-        return PreferenceDraw(self._prepared, fitted=self._fitted, shape=shape, ranks=self._ranks)
+        return PreferenceDraw(
+            self._prepared,
+            fitted=self._fitted,
+            shape=shape,
+            shares_prompts=self._shares_prompts,
+            ranks=self._ranks,
+        )
 
     def __call__(self, samples: Int64, *, epoch: int) -> Batch:
         """The pairs at these positions of the fitted ones."""
@@ -69,6 +84,7 @@ class PreferenceDraw:
             is_packed=self._shape.packing,
             is_idle=is_idle,
             purpose="score",
+            shares_prompts=self._shares_prompts,
         )
 
 
@@ -79,21 +95,17 @@ class PreferenceTurns:
     """
 
     def __init__(
-        self,
-        prepared: Prepared,
-        *,
-        fitted: FittedPairs,
-        shape: BatchShape,
-        names: tuple[str, ...] = (),
-        ranks: Ranks = ALONE,
+        self, prepared: Prepared, draw: PreferenceDraw, *, fitted: FittedPairs, names: tuple[str, ...] = (), processes: int = 1
     ) -> None:
         self.names = names
-        self._prepared, self._fitted, self._shape, self._ranks = prepared, fitted, shape, ranks
+        self._prepared, self._draw, self._fitted, self._processes = prepared, draw, fitted, processes
 
     def reshaped(self, micro_batch: int) -> PreferenceTurns:
         """See `steps.Turns`."""
-        shape = replace(self._shape, micro_batch=micro_batch)
-        return PreferenceTurns(self._prepared, fitted=self._fitted, shape=shape, names=self.names, ranks=self._ranks)
+        draw = self._draw.reshaped(micro_batch)
+        return PreferenceTurns(
+            self._prepared, draw, fitted=self._fitted, names=self.names, processes=self._processes
+        )
 
     @property
     def samples(self) -> int:
@@ -101,15 +113,14 @@ class PreferenceTurns:
         return len(self._fitted)
 
     def __iter__(self) -> Iterator[Batch]:
-        draw = PreferenceDraw(self._prepared, fitted=self._fitted, shape=self._shape, ranks=self._ranks)
         sources = self._prepared.sources if self.names else self._prepared.sources[-1:]
         stops = np.searchsorted(self._fitted.pairs, [source.stop // A_PAIR for source in sources]).tolist()
-        size, first = self._ranks.world_size, 0
+        size, first = self._processes, 0
         for place, stop in enumerate(stops):
             samples = np.arange(first, stop)
-            groups = draw.groups(samples)
+            groups = self._draw.groups(samples)
             for turn in (groups[at : at + size] for at in range(0, len(groups), size)):
                 begin, end = turn[0][0], turn[-1][1]
                 moved = [(a - begin, b - begin) for a, b in turn]
-                yield replace(draw.taken(samples[begin:end], moved), set_index=place)
+                yield replace(self._draw.taken(samples[begin:end], moved), set_index=place)
             first = stop

@@ -140,8 +140,7 @@ class PreferenceSamples(SampleSet):
         """See `SampleSet`."""
         part, train = self.train, self.config.train
         order = RowOrder(part.fitted.order(part.prepared, seed=train.seed), global_batch=train.global_batch)
-        ranks = Ranks(world_size=facts.world_size, rank=facts.rank)
-        return Stream(order, PreferenceDraw(part.prepared, fitted=part.fitted, shape=self.shape(plan), ranks=ranks))
+        return Stream(order, self.draw(part, plan, facts=facts))
 
     def turns(self, plan: Plan, *, facts: Facts) -> PreferenceTurns | None:
         """See `SampleSet`."""
@@ -149,9 +148,19 @@ class PreferenceSamples(SampleSet):
             return None
         return PreferenceTurns(
             self.validation.prepared,
+            self.draw(self.validation, plan, facts=facts),
             fitted=self.validation.fitted,
             names=tuple(name for name in self.config.data.validation_files if name),
+            processes=facts.world_size,
+        )
+
+    def draw(self, part: PreferencePart, plan: Plan, *, facts: Facts) -> PreferenceDraw:
+        """How pairs of a part become passes under a plan."""
+        return PreferenceDraw(
+            part.prepared,
+            fitted=part.fitted,
             shape=self.shape(plan),
+            shares_prompts=self.config.preference.share_prompts,
             ranks=Ranks(world_size=facts.world_size, rank=facts.rank),
         )
 
