@@ -171,7 +171,8 @@ def _put_document(layers: Layers, document: Document, *, label: str, is_choice: 
 def _put_defaults(layers: Layers) -> None:
     """Lay the defaults of the objective below all that was set."""
     spec = OBJECTIVES.get(str(layers.values.get("objective", DEFAULT)))
-    for key, value in (spec.defaults if spec else {}).items():
+    defaults: Mapping[str, object] = spec.defaults if spec else {}
+    for key, value in defaults.items():
         if layers.origin_of(key) is None and not _is_unsettled(layers, key):
             layers.put(_path(key), value, places=_always(Origin(label="default", is_choice=False)))
 

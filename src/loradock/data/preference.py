@@ -90,6 +90,8 @@ def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, 
         fields, left = {"messages": better}, [worse, *([prompt] if prompt else [])]
     elif prompt == "instruction":
         fields, left = {"output": better}, [worse]
+    elif prompt in ("question", "query"):
+        fields, left = {"instruction": prompt, "output": better}, [worse]
     elif prompt:
         fields, left = {"prompt": prompt, "completion": better}, [worse]
     else:

@@ -63,6 +63,8 @@ def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
         adapters.restore(model, (directory / WEIGHTS).read_bytes())
     except NoCheckpoint as error:
         what = f"{directory} is not an adapter of the layers that are trained here: {error.what.partition(': ')[2]}"
-        raise ModelError(what, hint="leave out lora.targets and the other keys of lora: they are the adapter's") from error
+        raise ModelError(
+            what, hint="leave out lora.targets and the other keys of lora: they are the adapter's"
+        ) from error
     unknown = "" if lineage else ", of which nobody recorded the base"
     return [f"the run begins with the adapter in {directory}{unknown}"]

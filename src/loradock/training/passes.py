@@ -86,7 +86,7 @@ class Passes(Protocol):
         ...
 
     def reference_model(self) -> AbstractContextManager[None]:
-        """Inside, the model as it was before the run computes: the base, or with the adapter that the run began with."""
+        """Inside, the model computes as before the run: the base, or with the adapter that the run began with."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:

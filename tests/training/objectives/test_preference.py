@@ -1,10 +1,11 @@
-"""Preference tuning: TRL's unmodified trainers as the reference, step by step, and what would be wrong without a word."""
+"""Preference tuning: TRL's unmodified trainers as the reference, step by step, and planted faults."""
 
 from __future__ import annotations
 
 import json
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +19,15 @@ from trl.trainer.dpo_config import DPOConfig
 from trl.trainer.dpo_trainer import DPOTrainer
 
 from loradock.data.steps import Step
+from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
+from loradock.training.backends.fast import batch as batches
 from loradock.training.backends.fast.backend import FastBackend
+from loradock.training.backends.fast.batch import Tokens, flatten
 from loradock.training.events import EvalResult, StepResult
 from loradock.training.job import Job
 from loradock.training.objectives.preference import Preference
+from loradock.training.passes import MicroStep
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TRL calls them experimental
@@ -45,6 +50,7 @@ SETTINGS = (
     "logging.every=1",
 )
 RELATIVE = 1e-6
+AT = MicroStep(step=0, index=0, count=1)
 OTHER_ORDER = 2e-5
 """The fast engine adds in another order; twenty steps of float32."""
 OF_TRL = {"dpo": "sigmoid", "sppo": "sppo_hard"}
@@ -75,7 +81,11 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Answers of different lengths, so that sums and means over tokens differ."""
     file = tmp_path_factory.mktemp("data") / "pairs.jsonl"
     rows = [
-        {"prompt": f"{number} stones and {number % 3}", "chosen": " lamp" * (1 + number % 4), "rejected": " cat, cat" * 2}
+        {
+            "prompt": f"{number} stones and {number % 3}",
+            "chosen": " lamp" * (1 + number % 4),
+            "rejected": " cat, cat" * 2,
+        }
         for number in range(PAIRS)
     ]
     file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
@@ -105,7 +115,9 @@ def documents(step: Step) -> list[tuple[list[int], int]]:
     return found
 
 
-def of_trl(made: Job, folder: Path, *, loss: str, trainer: Any = DPOTrainer, config: Any = DPOConfig, **more: Any) -> Any:
+def of_trl(
+    made: Job, folder: Path, *, loss: str, trainer: Any = DPOTrainer, config: Any = DPOConfig, **more: Any
+) -> Any:
     """TRL's log lines, given the model and the pairs of the job's first step as one batch, ids as they are."""
     options = {"loss_type": OF_TRL.get(loss, loss)} if config is not ORPOConfig else {}
     train = made.config.train
@@ -192,12 +204,16 @@ def test_twenty_steps_of_each_loss_are_those_of_the_unmodified_dpo_trainer(
         job(tmp_path / "theirs", *padded, model=bases["llama"], data=pairs), tmp_path / "trl", loss=loss, **more
     )
     assert ours[-1].loss < ours[0].loss
-    compare(ours, theirs, relative=RELATIVE)
-    fast = lines(job(tmp_path / "fast", *settings, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs))
+    compare(ours, theirs, relative=3 * RELATIVE if loss == "sppo" else RELATIVE)  # its loss falls from 50 to 1.7
+    fast = lines(
+        job(tmp_path / "fast", *settings, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs)
+    )
     compare(fast, theirs, relative=OTHER_ORDER)
 
 
-@pytest.mark.parametrize("form", [("train.packing=false", "train.micro_batch=4"), ("train.packing=true", "train.micro_batch=3")])
+@pytest.mark.parametrize(
+    "form", [("train.packing=false", "train.micro_batch=4"), ("train.packing=true", "train.micro_batch=3")]
+)
 def test_another_architecture_padded_and_packed_in_small_micro_batches(
     form: tuple[str, ...], bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -211,7 +227,12 @@ def test_another_architecture_padded_and_packed_in_small_micro_batches(
     ("loss", "theirs_is", "settings", "more"),
     [
         ("cpo", "sigmoid", (), {"cpo_alpha": 1.0}),
-        ("simpo", "simpo", ("preference.beta=2", "preference.margin=0.5"), {"cpo_alpha": 0.0, "simpo_gamma": 0.5, "beta": 2.0}),
+        (
+            "simpo",
+            "simpo",
+            ("preference.beta=2", "preference.margin=0.5"),
+            {"cpo_alpha": 0.0, "simpo_gamma": 0.5, "beta": 2.0},
+        ),
     ],
 )
 def test_losses_without_a_reference_are_those_of_the_unmodified_cpo_trainer(
@@ -233,7 +254,9 @@ def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
 ) -> None:
     """Its likelihood term counts the prompt's tokens too; ours, as the paper's, those of the answer."""
     words = ("preference.loss=orpo", "preference.likelihood_weight=0")
-    first = lines(job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs))[0]
+    first = lines(
+        job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs)
+    )[0]
     padded = (*words, "engine=peft", "train.packing=false", "train.micro_batch=16")
     theirs = of_trl(
         job(tmp_path / "theirs", *padded, model=bases["llama"], data=pairs),
@@ -247,15 +270,23 @@ def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
     loss: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
     found = {}
-    for size in (2, 3, 16):
+    for size in (2, 3, 10):
         words = (f"preference.loss={loss}", f"train.micro_batch={size}", "data.validation=3", "train.max_steps=3")
-        made = job(tmp_path / str(size), *words, "evaluation.every=3", "train.global_batch=5", "engine=fast", model=bases["llama"], data=pairs)
+        made = job(
+            tmp_path / str(size),
+            *words,
+            "evaluation.every=3",
+            "train.global_batch=5",
+            "engine=fast",
+            model=bases["llama"],
+            data=pairs,
+        )
         _, events = trained(made)
         steps = [(each.loss, each.grad_norm) for each in events if isinstance(each, StepResult)]
         (judged,) = [each for each in events if isinstance(each, EvalResult)]
         found[size] = [*[number for pair in steps for number in pair], judged.loss, *judged.metrics.values()]
     for size in (2, 3):
-        assert found[size] == pytest.approx(found[16], rel=OTHER_ORDER, abs=1e-6)
+        assert found[size] == pytest.approx(found[10], rel=OTHER_ORDER, abs=1e-6)
 
 
 def test_a_reference_with_dropout_or_with_the_adapter_would_be_seen(
@@ -271,8 +302,10 @@ def test_a_reference_with_dropout_or_with_the_adapter_would_be_seen(
         assert first.loss == pytest.approx(0.6931472, abs=1e-6)
         assert second.parts["reward_margin"] > 0
     with monkeypatch.context() as planted:
-        planted.setattr(FastBackend, "reference_model", lambda self: torch.enable_grad())
-        _, second = lines(job(tmp_path / "planted", "engine=fast", "train.max_steps=2", model=bases["llama"], data=pairs))
+        planted.setattr(FastBackend, "reference_model", lambda _: torch.enable_grad())
+        _, second = lines(
+            job(tmp_path / "planted", "engine=fast", "train.max_steps=2", model=bases["llama"], data=pairs)
+        )
         assert second.parts["reward_margin"] == 0, "a reference that moves along: nothing would be measured"
 
 
@@ -287,3 +320,75 @@ def test_the_gradient_is_of_the_answers_alone(bases: dict[str, Path], pairs: Pat
             assert first == int(masks[rejected].argmax())
             assert ids[chosen][:first].tolist() == ids[rejected][:first].tolist()
     assert isinstance(made.objective, Preference)
+
+
+@pytest.fixture(scope="module")
+def talks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prompts of several lengths with answers that begin alike, so that what is shared ends where learning begins."""
+    file = tmp_path_factory.mktemp("data") / "talks.jsonl"
+    rows = [
+        {"question": "stones " * (1 + 2 * number), "chosen": "lamp " * (1 + number), "rejected": "lamp cat " * 2}
+        for number in range(PAIRS)
+    ]
+    file.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return file
+
+
+def scored(made: Job, *, multiple: int = 1) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Log-probabilities, the gradient of their weighted sum, and how many tokens were computed."""
+    backend = FastBackend(made)
+    backend.prepare()
+    backend.begin(made, Pace(torch.device("cpu")), lambda _: None)
+    backend.begin_step()
+    (micro_batch,) = made.steps[0].micro_batches
+    batch = flatten(micro_batch, pad_token_id=0, longest=64, multiple=multiple)
+    found = backend.score(batch, at=AT, keeps=True)
+    factors = torch.linspace(-1, 2, len(micro_batch.rows))
+    found.backward(torch.nn.functional.pad(factors, (0, len(found.log_probabilities) - len(factors))))
+    gradient = backend.model.adapters.gradient.clone()
+    return found.log_probabilities[: len(factors)], gradient, batch.tokens
+
+
+SHARED_CASES: dict[str, tuple[str, ...]] = {"llama": (), "checkpointed": ("train.checkpointing=true",)}
+
+
+@pytest.mark.parametrize("multiple", [1, 64])
+@pytest.mark.parametrize("case", SHARED_CASES)
+def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
+    case: str, multiple: int, bases: dict[str, Path], talks: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for shares in ("true", "false"):
+        words = (f"preference.share_prompts={shares}", "engine=fast", "train.micro_batch=16", *SHARED_CASES[case])
+        made = job_of(tmp_path / shares, *SETTINGS, *words, model=bases["llama"], data=talks)
+        found[shares] = scored(made, multiple=multiple)
+    (once, gradient, tokens), (twice, expected, all_tokens) = found["true"], found["false"]
+    assert tokens < 0.75 * all_tokens
+    torch.testing.assert_close(once, twice, rtol=RELATIVE, atol=1e-6)
+    assert (gradient - expected).norm() < 2 * RELATIVE * expected.norm()
+
+
+@pytest.mark.parametrize("fault", ["an answer sees the other", "a position goes on", "a gradient is lost"])
+def test_a_fault_in_what_is_shared_is_seen(
+    fault: str, bases: dict[str, Path], talks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def planted(laid: Tokens, lengths: Any, shared: Any) -> Tokens:
+        folded = fold_of(laid, lengths, shared)
+        if fault == "an answer sees the other":
+            bounds = tuple(folded.documents.bounds[0::2])
+            seqlens = torch.tensor(bounds, dtype=torch.int32)
+            documents = replace(folded.documents, bounds=bounds, cu_seqlens=seqlens, longest=128)
+            return replace(folded, documents=documents)
+        if fault == "a position goes on":
+            return replace(folded, positions=torch.arange(folded.tokens, dtype=torch.int32) % 64)
+        return replace(folded, again=folded.again[:0])
+
+    fold_of = batches.folded
+    words = ("engine=fast", "train.micro_batch=2", "train.global_batch=1")
+    once, gradient, _ = scored(job_of(tmp_path / "right", *SETTINGS, *words, model=bases["llama"], data=talks))
+    with monkeypatch.context() as planting:
+        planting.setattr(batches, "folded", planted)
+        found, other, _ = scored(job_of(tmp_path / "wrong", *SETTINGS, *words, model=bases["llama"], data=talks))
+    is_value = fault != "a gradient is lost"
+    assert (len(found) != len(once) or (found - once).abs().max() > 1e-4) == is_value
+    assert (other - gradient).norm() > 1e-3 * gradient.norm()

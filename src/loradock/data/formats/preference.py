@@ -1,12 +1,12 @@
-"""Preference rows: a chosen and a rejected answer of one prompt, as TRL, LLaMA-Factory, axolotl, swift and HH-RLHF have.
+"""Preference rows: a chosen and a rejected answer of one prompt, as TRL, LLaMA-Factory, axolotl and swift have.
 
 The prompt is a column beside the answers, or what both begin with (TRL's "implicit prompt").
 """
 
 from __future__ import annotations
 
-import os
 import re
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -41,15 +41,15 @@ def _convert(row: Row) -> PreferencePair:
     chosen, rejected = (_answer(value_of(row, name)) for name in ("chosen", "rejected"))
     if is_list(chosen) and is_list(rejected):
         return _of_turns(messages_of(chosen, "chosen"), messages_of(rejected, "rejected"), row)
-    for name, value in (("chosen", chosen), ("rejected", rejected)):
-        if type(value) is not str:
-            types = f"chosen is {type_of(chosen)} and rejected is {type_of(rejected)}"
-            raise RowError(f"{types}: both must be text, or both turns" if is_list(value) else f"{name}: {types}")
-        check_text(value, name)
-        check_filled(value, name)
+    if type(chosen) is not str or type(rejected) is not str:
+        types = f"chosen is {type_of(chosen)} and rejected is {type_of(rejected)}"
+        raise RowError(f"{types}: both must be text, or both turns")
+    for name, text in (("chosen", chosen), ("rejected", rejected)):
+        check_text(text, name)
+        check_filled(text, name)
     given = _prompt(row)
     if isinstance(given, str):
-        return _of_texts(given, text_of(row, "chosen"), text_of(row, "rejected"))
+        return _of_texts(given, chosen, rejected)
     answers = (_talk(given, (Message("assistant", text),), row) for text in (chosen, rejected))
     return PreferencePair(*answers)
 
@@ -68,13 +68,10 @@ def _of_turns(chosen: tuple[Message, ...], rejected: tuple[Message, ...], row: R
         given = _prompt(row)
         given = ((Message("user", given),) if given else ()) if isinstance(given, str) else given
         return PreferencePair(_talk(given, chosen, row), _talk(given, rejected, row))
-    alike = len(os.path.commonprefix([chosen, rejected]))
-    alike = min(alike, len(chosen) - 1, len(rejected) - 1)
+    alike = min(common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     if not alike:
         raise RowError("chosen and rejected begin with different turns: they answer no common prompt")
-    return PreferencePair(
-        _talk(chosen[:alike], chosen[alike:], row), _talk(rejected[:alike], rejected[alike:], row)
-    )
+    return PreferencePair(_talk(chosen[:alike], chosen[alike:], row), _talk(rejected[:alike], rejected[alike:], row))
 
 
 def _talk(given: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> Conversation:
@@ -113,9 +110,15 @@ def _of_texts(prompt: str, chosen: str, rejected: str) -> PreferencePair:
     return PreferencePair(Completion(prompt, chosen), Completion(prompt, rejected))
 
 
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (mine, others) in pairs if mine != others), min(len(one), len(other)))
+
+
 def _common(chosen: str, rejected: str) -> str:
     """What both texts begin with, up to where the last answer begins, else up to the last white space."""
-    alike = os.path.commonprefix([chosen, rejected])
+    alike = chosen[: common_length(chosen, rejected)]
     speakers = [match.end() for match in LAST_SPEAKER.finditer(alike)]
     if speakers:
         return alike[: speakers[-1]]
@@ -132,7 +135,9 @@ def _convert_swift(row: Row) -> PreferencePair:
         raise RowError("messages does not end with an assistant's answer to prefer")
     rejected = text_of(row, "rejected_response")
     check_filled(rejected, "rejected_response")
-    return PreferencePair(_talk(chosen[:-1], chosen[-1:], row), _talk(chosen[:-1], (Message("assistant", rejected),), row))
+    return PreferencePair(
+        _talk(chosen[:-1], chosen[-1:], row), _talk(chosen[:-1], (Message("assistant", rejected),), row)
+    )
 
 
 FORMAT = Format(

@@ -18,9 +18,7 @@ A_PAIR = 2
 
 def by_pair(prepared: Prepared) -> Prepared:
     """The same with pairs in the place of documents, for what counts rows: how they are split and ordered."""
-    sources = tuple(
-        replace(each, start=each.start // A_PAIR, stop=each.stop // A_PAIR) for each in prepared.sources
-    )
+    sources = tuple(replace(each, start=each.start // A_PAIR, stop=each.stop // A_PAIR) for each in prepared.sources)
     return replace(prepared, rows=prepared.rows // A_PAIR, sources=sources)
 
 
@@ -84,16 +82,25 @@ class FittedPairs:
         count = len(self) + left_out
         if len(self) and left_out <= max_dropped * count:
             return
-        parts = [f"{self.over_long:,} have an answer of more than {self.documents.max_length} tokens with its prompt"]
-        parts = parts * bool(self.over_long) + [f"{self.equal:,} have two equal answers"] * bool(self.equal)
+        reasons: list[str] = []
+        if self.over_long:
+            reasons.append(
+                f"{self.over_long:,} have an answer of over {self.documents.max_length} tokens with its prompt"
+            )
+        if self.equal:
+            reasons.append(f"{self.equal:,} have two equal answers")
         share = left_out / max(1, count)
-        hints = ["--set data.long_rows=truncate cuts long answers"] if self.over_long and long_rows != "truncate" else []
-        allowed = f"allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}"
-        hints += [f"or {allowed}" if hints else allowed] if len(self) else []
+        hints: list[str] = []
+        if self.over_long and long_rows != "truncate":
+            hints.append("--set data.long_rows=truncate cuts long answers")
+        if len(self):
+            hints.append(f"allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}")
+        what = (
+            f"{left_out:,} of {count:,} pairs ({share:.1%}) would be left out: {'; '.join(reasons) or 'there is none'}"
+        )
         raise DataError(
-            f"{left_out:,} of {count:,} pairs ({share:.1%}) would be left out: {'; '.join(parts) or 'no pair is there'}; "
-            f"data.max_dropped allows {max_dropped:.0%}",
-            hint=", ".join(hints) or "other rows: there is nothing to prefer in these",
+            f"{what}; data.max_dropped allows {max_dropped:.0%}",
+            hint=", or ".join(hints) or "other rows: there is nothing to prefer in these",
         )
 
 
@@ -112,7 +119,7 @@ def equal_answers(prepared: Prepared, documents: Fitted) -> np.ndarray[tuple[int
             prepared.row(int(documents.rows[place]), length=int(documents.lengths[place]))[0]
             for place in (A_PAIR * pair, A_PAIR * pair + 1)
         ]
-        found[pair] = np.array_equal(*ids)
+        found[pair] = np.array_equal(ids[0], ids[1])
     return found
 
 

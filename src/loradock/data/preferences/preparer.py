@@ -1,4 +1,4 @@
-"""Rows with a chosen and a rejected answer -> two documents as tokens each, rendered and masked as rows to answer are."""
+"""Rows with a chosen and a rejected answer -> two documents of tokens each, rendered and masked like rows to answer."""
 
 from __future__ import annotations
 

@@ -95,7 +95,13 @@ class PreferenceTurns:
     """
 
     def __init__(
-        self, prepared: Prepared, draw: PreferenceDraw, *, fitted: FittedPairs, names: tuple[str, ...] = (), processes: int = 1
+        self,
+        prepared: Prepared,
+        draw: PreferenceDraw,
+        *,
+        fitted: FittedPairs,
+        names: tuple[str, ...] = (),
+        processes: int = 1,
     ) -> None:
         self.names = names
         self._prepared, self._draw, self._fitted, self._processes = prepared, draw, fitted, processes
@@ -103,9 +109,7 @@ class PreferenceTurns:
     def reshaped(self, micro_batch: int) -> PreferenceTurns:
         """See `steps.Turns`."""
         draw = self._draw.reshaped(micro_batch)
-        return PreferenceTurns(
-            self._prepared, draw, fitted=self._fitted, names=self.names, processes=self._processes
-        )
+        return PreferenceTurns(self._prepared, draw, fitted=self._fitted, names=self.names, processes=self._processes)
 
     @property
     def samples(self) -> int:

@@ -120,8 +120,8 @@ class SampleSet(ABC):
 
     @classmethod
     def instead(cls, source: SourceConfig, *, index: int) -> str:
-        """What else may be done with a source of this kind, where the objective learns nothing of it."""
-        return "leave the file out"
+        """What else may be done with a source of this kind, number `index`, of which the objective learns nothing."""
+        return f"leave the file out (data.sources.{index}: {source.path})"
 
     @property
     @abstractmethod

@@ -87,7 +87,11 @@ class PreferenceSamples(SampleSet):
         """See `SampleSet`: the better answers alone can be learned without preferences."""
         with closing(read(source)) as records:
             row = next((record.row for record in records if record.row), None)
-        return preference.instead(row, source, index=index, file=source.path) if row else super().instead(source, index=index)
+        return (
+            preference.instead(row, source, index=index, file=source.path)
+            if row
+            else super().instead(source, index=index)
+        )
 
     @property
     def parts(self) -> Mapping[str, PreferencePart]:
@@ -184,15 +188,12 @@ class PreferenceSamples(SampleSet):
         documents = fitted.documents
         held_out = f", {len(self.validation.fitted):,} held out" if self.validation else ""
         counts = f"{documents.supervised_tokens:,} of {documents.tokens:,} tokens are of answers"
-        notes = [
-            *self.train.prepared.notes,
-            f"preference pairs: {len(fitted):,}{held_out}; {counts}; the chosen answer is the longer one in "
-            f"{percent(fitted.longer_chosen_share)} of them",
-        ]
+        longer = f"the chosen answer is the longer one in {percent(fitted.longer_chosen_share)} of them"
+        notes = [*self.train.prepared.notes, f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"]
         if fitted.over_long:
-            what = f"{fitted.over_long:,} pairs with an answer of more than {documents.max_length:,} tokens are left out"
-            cut = "--set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
-            notes.append(f"{what}: answers are compared whole{f'; {cut}' if cut else ''}")
+            what = f"{fitted.over_long:,} pairs are left out: an answer has over {documents.max_length:,} tokens"
+            cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
+            notes.append(f"{what} with its prompt, and a pair is never split{cut}")
         if fitted.equal:
             notes.append(f"{fitted.equal:,} pairs whose answers are equal are left out: there is nothing to prefer")
         return notes

@@ -104,14 +104,19 @@ def _decide_fast(context: Context) -> Decision[int]:
         layers = context.model.layers if setting == "auto" else context.asked_layers(setting)
         cached = context.limits.cached or 0
         expected = context.expected_bytes(
-            micro_batch=context.least_rows, checkpointing=layers, optimizer=optimizers.DEFAULT.name, cached_layers=cached
+            micro_batch=context.least_rows,
+            checkpointing=layers,
+            optimizer=optimizers.DEFAULT.name,
+            cached_layers=cached,
         )
         if expected["total"] > limit_bytes(context):
             raise too_large(context, expected)
     length, most = context.row_tokens, context.useful_rows
     if choice is None:
         tokens = context.least_rows * length
-        return Decision(name="micro_batch", value=context.least_rows, why=f"not even {tokens} tokens fit by the estimate")
+        return Decision(
+            name="micro_batch", value=context.least_rows, why=f"not even {tokens} tokens fit by the estimate"
+        )
     sizes = f"{choice.needed_bytes / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     tokens = choice.shape.tokens
     why = f"{tokens:,} tokens a pass need about {sizes}; the fastest that fits, of 1 to {most} x {length}"

@@ -52,7 +52,7 @@ def dpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
 
 
 def ipo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
-    """((c - c0) / |c| - (r - r0) / |r| - 1 / 2b)^2 (Azar et al. 2023, eq. 17, with means over tokens as TRL has them)."""
+    """((c - c0) / |c| - (r - r0) / |r| - 1 / 2b)^2 (Azar et al. 2023, eq. 17; means over tokens as in TRL)."""
     chosen, rejected = of.ratios
     return (chosen / of.chosen_lengths - rejected / of.rejected_lengths - 1 / (2 * options.beta)).square()
 

@@ -60,7 +60,7 @@ class FlatAdapters:
 
     @contextmanager
     def standing_at(self, initial: Iterable[tuple[Any, torch.Tensor]]) -> Iterator[None]:
-        """Inside, the working copy has these values of parameters; others are zero, so that a layer computes its base."""
+        """Inside, the working copy has these values of parameters, and zero for others: a layer computes its base."""
         before = self.working.clone()
         self.working.zero_()
         for parameter, values in initial:

@@ -98,7 +98,7 @@ class FlatBatch(Tokens):
     [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
     int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice. Where prompts are shared,
     the last token of one predicts the first of several answers: `places` int64 [M] are the positions in the documents
-    ([0]: `rows` are), and `repeats` int64 [R] the entries whose row is that of an earlier one; their slot is spare, too.
+    ([0]: `rows` are), and `repeats` int64 [R] the entries whose row an earlier one has; their slot is spare, too.
     """
 
     rows: torch.Tensor
@@ -143,27 +143,33 @@ def flatten(
     places = np.concatenate([learned, filling])
     targets = np.concatenate([ids[learned + 1], filling])
     weights = (np.arange(len(places)) < len(learned)).astype(np.float32)
-    rows, repeats, more = places, np.zeros(0, dtype=np.int64), {}
+    rows, repeats = places, np.zeros(0, dtype=np.int64)
     if shared is not None:
         laid = folded(laid, micro_batch.lengths.astype(np.int64), shared)
         rows = laid.unfold.numpy()[places]
         _, first = np.unique(rows[: len(learned)], return_index=True)
         repeats = np.setdiff1d(np.arange(len(learned)), first)
-        more = {"places": torch.from_numpy(places), "repeats": torch.from_numpy(repeats)}
     slots = np.where(weights > 0, rows, laid.tokens)
     slots[repeats] = laid.tokens
     return FlatBatch(
-        **{name: getattr(laid, name) for name in (each.name for each in fields(Tokens))},
+        ids=laid.ids,
+        positions=laid.positions,
+        documents=laid.documents,
+        keys=laid.keys,
+        unfold=laid.unfold,
+        fold=laid.fold,
+        again=laid.again,
         rows=torch.from_numpy(rows),
         slots=torch.from_numpy(slots),
         targets=torch.from_numpy(targets),
         weights=torch.from_numpy(weights),
-        **more,
+        places=nothing() if shared is None else torch.from_numpy(places),
+        repeats=torch.from_numpy(repeats),
     )
 
 
 def common_lengths(micro_batch: MicroBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """int64 [documents / 2]: how many tokens the two documents of a pair begin with that are the same and not learned."""
+    """int64 [documents / 2]: how many tokens both documents of a pair begin with that are equal and not learned."""
     samples = list(micro_batch.samples())
     found: list[int] = []
     for (ids, mask), (other_ids, other_mask) in zip(samples[0::2], samples[1::2], strict=True):

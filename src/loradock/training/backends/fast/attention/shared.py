@@ -19,8 +19,8 @@ def forward(
     """See `Attention.forward`; q, k, v and out are of the batch's T tokens."""
     if not batch.unfold.numel():
         return attention.forward(q, k, v, batch.documents, rule)
-    unfolded = (each.index_select(0, batch.unfold) for each in (q, k, v))
-    out, saved = attention.forward(*unfolded, batch.documents, rule)
+    queries, keys, values = (each.index_select(0, batch.unfold) for each in (q, k, v))
+    out, saved = attention.forward(queries, keys, values, batch.documents, rule)
     return out.index_select(0, batch.fold), saved
 
 
@@ -38,9 +38,9 @@ def backward(
     """See `Attention.backward`; all are of the batch's T tokens, but what was saved."""
     if not batch.unfold.numel():
         return attention.backward(dout, q, k, v, out, saved, batch.documents, rule)
-    unfolded = [each.index_select(0, batch.unfold) for each in (q, k, v, out)]
-    whole = torch.zeros_like(unfolded[3]).index_copy_(0, batch.fold, dout)
-    gradients = attention.backward(whole, *unfolded, saved, batch.documents, rule)
+    queries, keys, values, outs = (each.index_select(0, batch.unfold) for each in (q, k, v, out))
+    douts = torch.zeros_like(outs).index_copy_(0, batch.fold, dout)
+    gradients = attention.backward(douts, queries, keys, values, outs, saved, batch.documents, rule)
     rows = batch.unfold.index_select(0, batch.again)
     dq, dk, dv = (
         each.index_select(0, batch.fold).index_add_(0, rows, each.index_select(0, batch.again)) for each in gradients
