@@ -111,7 +111,7 @@ def of_data(
         elif what := _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
-            assert isinstance(sample, Conversation | Completion)
+            assert not isinstance(sample, Pairs)
             items.append(_item(sample, row=len(items), place=shown_place(name, number)))
     problems.check(files=files)
     if needs == "candidates":
@@ -121,7 +121,8 @@ def of_data(
 
 def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
     if isinstance(sample, PreferencePair):
-        return "preference data have two answers a row: one of them can be evaluated on as the answer"
+        chosen, rejected = (_turns(each)[-1].content.strip() for each in (sample.chosen, sample.rejected))
+        return "chosen and rejected are equal: neither is preferred" if chosen == rejected else None
     if isinstance(sample, Pairs):
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(sample, Completion):
@@ -133,7 +134,12 @@ def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
     return None
 
 
-def _item(sample: Conversation | Completion, *, row: int, place: str) -> Item:
+def _item(sample: Conversation | Completion | PreferencePair, *, row: int, place: str) -> Item:
+    """Of preference data the chosen answer is the right one, and both are its candidates."""
+    if isinstance(sample, PreferencePair):
+        texts = tuple(_turns(each)[-1].content for each in (sample.chosen, sample.rejected))
+        names = tuple(text.strip() for text in texts)
+        return Item(row=row, place=place, sample=sample.chosen, answer=names[0], candidates=names, texts=texts)
     text = _turns(sample)[-1].content
     return Item(row=row, place=place, sample=sample, answer=text.strip())
 
@@ -149,6 +155,9 @@ def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
     items_found: list[Item] = []
     problems = Problems()
     for item in items:
+        if item.candidates:
+            items_found.append(item)
+            continue
         names = listed(item.question)
         candidates = (
             _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))
