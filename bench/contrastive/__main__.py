@@ -44,11 +44,11 @@ QUIET = {"TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "CUDA_VISIBLE
 class Process:
     """An arm that waits for its turns; another one is made once it does."""
 
-    def __init__(self, name: str, folder: Path, around: ExitStack) -> None:
+    def __init__(self, name: str, folder: Path, around: ExitStack, *, module: str = "bench.contrastive.arms") -> None:
         self.name = name
         self._log = around.enter_context((folder / f"{name}.log").open("w+", encoding="utf-8"))
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "bench.contrastive.arms", str(folder), name],
+            [sys.executable, "-m", module, str(folder), name],
             cwd=ROOT,
             env={**os.environ, **ONE_THREAD, **QUIET},
             stdin=subprocess.PIPE,
