@@ -89,7 +89,8 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
             samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read")
         )
         rows = samples.train.prepared
-        for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
+        left_out = samples.selection.notes(min_tokens=loaded.config.data.min_tokens)
+        for note in (*(note for source in rows.sources for note in source.notes), *rows.notes, *left_out):
             say(note, stderr=True)
         if png:
             draw(samples, statistics, png)

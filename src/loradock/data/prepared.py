@@ -150,6 +150,10 @@ class Prepared:
             mask[:1] = False
         return self._read("tokens", first, stop), mask
 
+    def tokens_between(self, first: int, stop: int) -> tuple[Array, Array]:
+        """Token ids (int32) and mask (uint8) of all rows, from token `first` up to `stop`."""
+        return self._read("tokens", first, stop), self._read("supervised", first, stop)
+
     def first_ids(self) -> set[int]:
         """The token ids that the first rows hold, about a million tokens."""
         return set(np.unique(self._read("tokens", 0, min(self.tokens, LOOKED_AT_TOKENS))).tolist())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -21,25 +22,27 @@ ONE_ROW = "--set data.validation=0, or a separate file: one row cannot be held o
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
 
-def split(prepared: Prepared, *, validation: float, seed: int) -> tuple[Int64, Int64]:
+def split(prepared: Prepared, *, validation: float, seed: int, rows: Int64 | None = None) -> tuple[Int64, Int64]:
     """(train rows, validation rows), ascending: a share below 1 or a number of rows, from each source in proportion.
 
-    Raises ConfigError where one side would be empty.
+    `rows` (ascending): those that there are to divide, else all. Raises ConfigError where one side would be empty.
     """
+    rows = np.arange(prepared.rows, dtype=np.int64) if rows is None else rows
     if validation <= 0:
-        return np.arange(prepared.rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    wanted = max(1, round(validation * prepared.rows)) if validation < 1 else round(validation)
-    if wanted >= prepared.rows:
+        return rows, np.zeros(0, dtype=np.int64)
+    wanted = max(1, round(validation * len(rows))) if validation < 1 else round(validation)
+    if wanted >= len(rows):
         raise ConfigError(
-            f"data.validation: {validation:g} asks for {wanted} of {prepared.rows} rows, which leaves none to train on",
-            hint="--set data.validation=0.1, or a separate file" if prepared.rows > 1 else ONE_ROW,
+            f"data.validation: {validation:g} asks for {wanted} of {len(rows)} rows, which leaves none to train on",
+            hint="--set data.validation=0.1, or a separate file" if len(rows) > 1 else ONE_ROW,
         )
-    is_held_out = np.zeros(prepared.rows, dtype=np.bool_)
-    sizes = [source.stop - source.start for source in prepared.sources]
-    for index, (source, count) in enumerate(zip(prepared.sources, _proportional(sizes, wanted), strict=True)):
+    is_held_out = np.zeros(len(rows), dtype=np.bool_)
+    starts = np.searchsorted(rows, [source.start for source in prepared.sources]).tolist()
+    sizes = [stop - start for start, stop in pairwise([*starts, len(rows)])]
+    for index, (start, size, count) in enumerate(zip(starts, sizes, _proportional(sizes, wanted), strict=True)):
         rng = np.random.default_rng([seed, _SPLIT, index])
-        is_held_out[source.start + rng.permutation(source.stop - source.start)[:count]] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        is_held_out[start + rng.permutation(size)[:count]] = True
+    return rows[~is_held_out], rows[is_held_out]
 
 
 def _proportional(sizes: list[int], wanted: int) -> list[int]:

@@ -21,5 +21,6 @@ SPEC = ObjectiveSpec(
         "data.loss": TEMPLATE,
         "data.long_rows": LENGTH,
         "data.max_length": LENGTH,
+        "data.min_tokens": "objective embedding takes texts of any length",
     },
 )

@@ -181,6 +181,8 @@ TOOL = Tool(
         "sequence_len": to_number("data.max_length"),
         "sample_packing": to_truth("train.packing"),
         "train_on_inputs": if_on("data.loss", "all"),
+        "min_sample_len": to_number("data.min_tokens"),
+        "dataset_exact_deduplication": if_on("data.deduplicate", "exact"),
         "excess_length_strategy": by_word("data.long_rows", LONG),
         "rl": refuse,
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),

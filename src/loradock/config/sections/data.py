@@ -101,8 +101,16 @@ class DataConfig(Section):
     )
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1,
-        description="Share of the rows that may be left out for their length, and of bad rows "
+        description="Share of the rows that may be left out for their length, too long or too short, and of bad rows "
         "(`on_bad_row`); more ends the run.",
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=16_777_216)] = Field(
+        default=0, description="Rows of fewer tokens are left out before any is held out, up to max_dropped."
+    )
+    deduplicate: Literal["off", "exact"] = Field(
+        default="off",
+        description="exact: of rows that become the same tokens and labels, all but the first are left out, before any "
+        "is held out. Rows of a data.validation of its own stay whole.",
     )
     on_bad_row: Literal["stop", "skip"] = Field(
         default="stop",

@@ -17,6 +17,7 @@ from loradock.data.pairs.preparer import NEGATIVE, POSITIVE, QUERY, PairTask
 from loradock.data.pairs.steps import PairDraw, PairTurns
 from loradock.data.prepared import Prepared
 from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.selection import Selection
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import DataError
@@ -58,6 +59,7 @@ class PairSamples(SampleSet):
     kind: ClassVar[SampleKind] = "pairs"
     train: PairPart
     validation: PairPart | None
+    selection: Selection
 
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
@@ -68,16 +70,18 @@ class PairSamples(SampleSet):
             return PairTask.of(embedding, spec=spec, special=data.special_tokens)
 
         trained, apart = preparing.with_held_out(data, task)
-        groups = Groups.of(trained)
+        groups, selection = Groups.of(trained), Selection.of(trained, deduplicate=data.deduplicate)
         if apart:
-            train, validation = PairPart.of(trained, groups), PairPart.of(apart, Groups.of(apart))
+            train, validation = PairPart.of(trained, groups, selection.samples), PairPart.of(apart, Groups.of(apart))
         else:
             assert isinstance(data.validation, int | float)
-            chosen, judged = split(trained, groups, validation=data.validation, seed=data.seed)
+            chosen, judged = split(
+                trained, groups, validation=data.validation, seed=data.seed, chosen=selection.samples
+            )
             train = PairPart.of(trained, groups, chosen)
             validation = PairPart.of(trained, groups, judged) if len(judged) else None
         check_batches(train, config=config)
-        return cls(config=config, train=train, validation=validation)
+        return cls(config=config, train=train, validation=validation, selection=selection)
 
     @property
     def parts(self) -> Mapping[str, PairPart]:
@@ -155,6 +159,7 @@ class PairSamples(SampleSet):
         counts = f"{positives:,} positives and {int(negatives.sum()):,} hard negatives"
         notes = [
             *part.prepared.notes,
+            *self.selection.notes(min_tokens=0),
             f"pairs: {len(part.chosen):,} queries with {counts}; {embedding.global_batch} a step",
         ]
         if not batches.full:
@@ -192,6 +197,7 @@ class PairSamples(SampleSet):
         return {
             "pairs": len(self.train.chosen),
             "pairs_left_out": self.batches.left_out,
+            "duplicate_pairs": self.selection.copies,
             "embedding_template": self.train.prepared.template,
         }
 

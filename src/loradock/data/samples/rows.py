@@ -18,6 +18,7 @@ from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
 from loradock.data.samples.base import Part, Preparing, SampleSet
 from loradock.data.select import EpochOrder, Fitted, fit, split
+from loradock.data.selection import Deduplicate, Selection
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
@@ -57,23 +58,31 @@ class RowPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class RowSamples(SampleSet):
-    """The rows, and the template that they were rendered with."""
+    """The rows, and the template that they were rendered with. `selection`: which of the sources' rows there are."""
 
     kind: ClassVar[SampleKind] = "rows"
     train: RowPart
     validation: RowPart | None
     chat: ChatTemplate
+    selection: Selection
 
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
         trained, apart = preparing.with_held_out(data, Task.of)
+
+        def selected(prepared: Prepared, deduplicate: Deduplicate = "off") -> Selection:
+            return Selection.of(
+                prepared, min_tokens=data.min_tokens, max_dropped=data.max_dropped, deduplicate=deduplicate
+            )
+
+        selection = selected(trained, data.deduplicate)
         if apart:
-            chosen, judged = np.arange(trained.rows), (apart, np.arange(apart.rows))
+            chosen, judged = selection.samples, (apart, selected(apart).samples)
         else:
             assert isinstance(data.validation, int | float)
-            chosen, held_out = split(trained, validation=data.validation, seed=data.seed)
+            chosen, held_out = split(trained, validation=data.validation, seed=data.seed, rows=selection.samples)
             judged = (trained, held_out) if len(held_out) else None
         limit = preparing.max_length
         if not isinstance(limit, int):
@@ -83,6 +92,7 @@ class RowSamples(SampleSet):
             train=RowPart.of(trained, chosen, data=data, max_length=limit),
             validation=judged and RowPart.of(*judged, data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
+            selection=selection,
         )
 
     @property
@@ -177,7 +187,8 @@ class RowSamples(SampleSet):
         judged = self.validation.prepared if self.validation else self.train.prepared
         skipped = judged.skipped_rows if judged is not self.train.prepared else 0
         bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
-        return [*self.train.prepared.notes, *bad, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+        left_out = self.selection.notes(min_tokens=self.config.data.min_tokens)
+        return [*self.train.prepared.notes, *bad, *left_out, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
@@ -186,6 +197,8 @@ class RowSamples(SampleSet):
             "over_long_rows": fitted.over_long,
             "dropped_rows": fitted.dropped,
             "skipped_rows": prepared.skipped_rows,
+            "short_rows": self.selection.short,
+            "duplicate_rows": self.selection.copies,
             "lost_tokens": fitted.lost_tokens,
             "lost_supervised_tokens": fitted.lost_supervised_tokens,
             "template": prepared.template,

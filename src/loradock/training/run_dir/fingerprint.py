@@ -75,6 +75,8 @@ LATER_KEYS = {
     "data.reasoning": "as_template",
     "data.template_arguments": {},
     "data.text": "line",
+    "data.min_tokens": 0,
+    "data.deduplicate": "off",
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
