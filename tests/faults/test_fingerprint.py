@@ -64,7 +64,7 @@ OTHER: dict[str, Any] = {
     "after.merge": "auto", "evaluation.tasks": ["boolq=boolq.json"],
     "model.kernels": "torch", "model.cache_weights": 1, "train.cuda_graphs": True,
     "data.sources.N.path": "/srv/moved.jsonl", "data.sources.N.format": "text", "data.sources.N.weight": 2.0,
-    "data.sources.N.fields": {"text": "body"}, "data.sources.N.revision": "abc", "data.sources.N.split": "test",
+    "data.sources.N.fields": {"text": "body"}, "data.sources.N.revision": "abc", "data.sources.N.configuration": "small", "data.sources.N.split": "test",
     "data.template": "chatml", "data.loss": "all", "data.max_length": 512, "data.long_rows": "drop",
     "data.sources.N.ignore": ["id"], "data.max_dropped": 0.5,
     "data.validation": 0.1, "data.seed": 1, "data.text": "paragraph", "data.workers": 2, "data.cache": "elsewhere",

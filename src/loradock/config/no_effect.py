@@ -94,7 +94,8 @@ def _source_keys(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         key = f"data.sources.{index}"
         if not source.path.startswith(HUB_PREFIX):
-            yield _idle(f"{key}.revision", f"{source.path} is not a data set on the hub")
+            for name in ("revision", "configuration"):
+                yield _idle(f"{key}.{name}", f"{source.path} is not a data set on the hub")
         elif source.revision and not _is_commit(source.revision):
             what = f'{key}.revision "{source.revision}" is not a commit: a branch or tag can move'
             yield KeyProblem(keys=(f"{key}.revision",), what=what)

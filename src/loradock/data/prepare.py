@@ -105,7 +105,7 @@ def prepare(
                 digest=content,
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
-                notes=tuple(shards.told(source, chosen(source))),
+                notes=tuple(shards.told(source, chosen(source), has_validation=bool(data.validation))),
             )
             for source, (start, stop), content, contents in sources
         ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -9,8 +11,26 @@ from pydantic import Field, PrivateAttr, model_validator
 from loradock.catalog.formats import FormatName
 from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
 
+HUB_PREFIX = "hub:"
+SPLIT = re.compile(r"[\w+-]+")
+"""One or several (`train+validation`), as the name of a path may end with; no suffix of a file looks like it."""
 TextUnit = Literal["file", "line", "paragraph"]
 """What of a text file is a document."""
+
+
+def parts_of(path: str) -> dict[str, str]:
+    """The keys of a source that its path names: of `PATH#SPLIT` and `hub:OWNER/NAME@COMMIT#CONFIGURATION/SPLIT`.
+
+    A file that is there is never taken apart. `#CONFIGURATION/` is the default split of a configuration.
+    """
+    place, mark, named = path.rpartition("#") if "#" in path else (path, "", "")
+    if not path.startswith(HUB_PREFIX):
+        is_split = mark and place and SPLIT.fullmatch(named) and not os.path.lexists(path)
+        return {"path": place, "split": named} if is_split else {"path": path}
+    name, _, revision = place.partition("@")
+    configuration, _, split = named.rpartition("/")
+    parts = {"revision": revision, "configuration": configuration, "split": split}
+    return {"path": name} | {key: value for key, value in parts.items() if value}
 
 
 class SourceConfig(Section):
@@ -19,7 +39,8 @@ class SourceConfig(Section):
     path: Place = Field(
         min_length=1,
         description="JSON, JSONL, CSV, text, Markdown (each also .gz, .zst), Parquet; a directory or pattern "
-        "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME.",
+        "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME@COMMIT. `#SPLIT` behind it "
+        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`).",
     )
     format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(
@@ -30,8 +51,25 @@ class SourceConfig(Section):
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set; default: the latest.")
+    configuration: str | None = Field(
+        default=None, description="Configuration (subset) of a hub data set; default: its own default."
+    )
     split: str = Field(default="train", description="Split that is read where a source has several.")
     _text_unit: TextUnit = PrivateAttr(default="line")
+
+    @model_validator(mode="after")
+    def _written_out(self) -> Self:
+        """What the path names stands in keys of its own; where they say otherwise, it stays, and a rule refuses it."""
+        if not self.contradictions:
+            for key, value in parts_of(self.path).items():
+                object.__setattr__(self, key, value)  # the section is frozen
+        return self
+
+    @property
+    def contradictions(self) -> dict[str, str]:
+        """What the path names of keys that say otherwise."""
+        parts = {key: value for key, value in parts_of(self.path).items() if key in self.model_fields_set - {"path"}}
+        return {key: value for key, value in parts.items() if getattr(self, key) not in (None, "", value)}
 
     @property
     def text_unit(self) -> TextUnit:

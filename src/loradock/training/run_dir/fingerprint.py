@@ -102,6 +102,8 @@ def of_config(config: RunConfig) -> dict[str, str]:
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
             continue
+        if key.endswith(".configuration") and value is None:  # came after the first runs
+            continue
         if key == "data.text" and not _names_text(config):
             continue
         later = LATER_DEFAULTS.get(key)
