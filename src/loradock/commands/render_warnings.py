@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from loradock.config.places import is_remote
 from loradock.config.schema import RunConfig
 from loradock.data.sources import held_out_files
 from loradock.delivery.kubernetes import asked, names
@@ -71,7 +72,7 @@ def _inputs(config: RunConfig) -> Iterator[str]:
     if not hub_cache.is_hub_id(config.model.name):
         yield config.model.name
     sources = (*config.data.sources, *held_out_files(config.data))
-    yield from (source.path for source in sources if not source.path.startswith("hub:"))
+    yield from (source.path for source in sources if not (source.path.startswith("hub:") or is_remote(source.path)))
     if config.data.template.endswith(".jinja"):
         yield config.data.template
     if config.train.deepspeed:

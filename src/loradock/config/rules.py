@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.catalog import engines
+from loradock.config.places import NO_CREDENTIAL, has_credential
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
 
@@ -116,6 +117,15 @@ def _source_paths_and_keys_agree(config: RunConfig) -> Iterator[KeyProblem]:
             what = f"{key}.path {source.path} names {name} {value}, and {key}.{name} says {getattr(source, name)}"
             hint = f"say it once: --set {key}.path={parts_of(source.path)['path']}"
             yield KeyProblem(keys=(f"{key}.path", f"{key}.{name}"), what=what, hint=hint)
+
+
+def _addresses_hold_no_credential(config: RunConfig) -> Iterator[KeyProblem]:
+    named = {f"data.sources.{index}.path": source.path for index, source in enumerate(config.data.sources)}
+    named |= {f"data.validation.{part}".rstrip("."): path for part, path in config.data.validation_files.items()}
+    for key, path in named.items():
+        if has_credential(path):
+            what = f"{key}: the address holds a credential, and addresses are shown and recorded"
+            yield KeyProblem(keys=(key,), what=what, hint=NO_CREDENTIAL)
 
 
 def _held_out_hub_data_have_a_commit(config: RunConfig) -> Iterator[KeyProblem]:
@@ -300,6 +310,7 @@ RULES: tuple[Rule, ...] = (
     _output_is_a_directory,
     _hub_ids_are_well_formed,
     _source_paths_and_keys_agree,
+    _addresses_hold_no_credential,
     _held_out_hub_data_have_a_commit,
     _sources_are_distinct,
     _remote_code_names_the_model,

@@ -14,8 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loradock.config.places import is_remote
 from loradock.config.sections.data import SourceConfig, TextUnit
-from loradock.data import saved, splits
+from loradock.data import remote, saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
@@ -75,7 +76,8 @@ def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -
 
     Where there is no validation, with what holds out a split that is meant for it.
     """
-    lines = list(_of_text(chosen.files, unit=source.text_unit))
+    lines = remote.told(source) if is_remote(source.path) else []
+    lines += _of_text(chosen.files, unit=source.text_unit)
     if chosen.left:
         read = " and ".join(name or "no name" for name in chosen.splits)
         left = "; ".join(f"{name or 'no split'}: {_shown(files)}" for name, files in sorted(chosen.left.items()))

@@ -40,7 +40,8 @@ class SourceConfig(Section):
         min_length=1,
         description="JSON, JSONL, CSV, text, Markdown (each also .gz, .zst), Parquet; a directory or pattern "
         "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME@COMMIT. `#SPLIT` behind it "
-        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`).",
+        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`). Or the address of a file: https, "
+        "s3, gs.",
     )
     format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(
@@ -56,6 +57,7 @@ class SourceConfig(Section):
     )
     split: str = Field(default="train", description="Split that is read where a source has several.")
     _text_unit: TextUnit = PrivateAttr(default="line")
+    _cache: str | None = PrivateAttr(default=None)
 
     @model_validator(mode="after")
     def _written_out(self) -> Self:
@@ -76,10 +78,15 @@ class SourceConfig(Section):
         """What of a text file is a row: as `data.text` says of what is trained on, else (answered, embedded) a line."""
         return self._text_unit
 
-    def with_text_unit(self, unit: TextUnit) -> Self:
-        """The same source, its text files read so."""
+    @property
+    def cache(self) -> str | None:
+        """Where fetched files are kept, as `data.cache` says."""
+        return self._cache
+
+    def with_text_unit(self, unit: TextUnit, *, cache: str | None = None) -> Self:
+        """The same source, its text files read so, and kept in that cache where they are fetched."""
         source = self.model_copy()
-        source._text_unit = unit
+        source._text_unit, source._cache = unit, cache
         return source
 
 
@@ -175,8 +182,8 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _sources_with_text_unit(self) -> Self:
-        """Give the sources their text unit, so that each reader of one reads the same rows; it is no key of theirs."""
-        sources = tuple(source.with_text_unit(self.text) for source in self.sources)
+        """Give the sources their text unit and cache, so that each reader of one reads the same rows."""
+        sources = tuple(source.with_text_unit(self.text, cache=self.cache) for source in self.sources)
         object.__setattr__(self, "sources", sources)  # the section is frozen
         return self
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from loradock.catalog.samples import SampleKind
+from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig
 from loradock.data.pool import Work
@@ -46,7 +45,7 @@ class Preparing:
         return prepare(
             data,
             tokenizer=self.tokenizer,
-            cache_dir=cache_directory(data),
+            cache_dir=cache_directory(data.cache),
             workers=workers,
             progress=self.progress,
             task=task,
@@ -73,16 +72,6 @@ class Preparing:
             raise errors[0]
         trained, judged = made
         return trained, judged
-
-
-def cache_directory(data: DataConfig) -> Path:
-    """Where prepared data are kept: data.cache, else LORADOCK_CACHE, else loradock/ in the user's cache."""
-    if data.cache:
-        return Path(data.cache)
-    if named := os.environ.get("LORADOCK_CACHE"):
-        return Path(named) / "prepared"
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "loradock" / "prepared"
 
 
 @dataclass(frozen=True, kw_only=True)
