@@ -136,6 +136,11 @@ def _unused_mapping(config: RunConfig) -> Iterator[KeyProblem]:
             yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
 
 
+def _overlap(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.data.long_rows != "split":
+        yield _idle("data.overlap", f"data.long_rows is {config.data.long_rows}, so that no row is split")
+
+
 def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
     spec = config.objective_spec
     for key in (key for key in _own_keys(config) if is_foreign(key, spec)):
@@ -181,5 +186,6 @@ WARNINGS: tuple[Rule, ...] = (
     _optimizer_keys,
     _early_stopping,
     _unused_mapping,
+    _overlap,
     _objective_keys,
 )

@@ -119,6 +119,13 @@ def _source_paths_and_keys_agree(config: RunConfig) -> Iterator[KeyProblem]:
             yield KeyProblem(keys=(f"{key}.path", f"{key}.{name}"), what=what, hint=hint)
 
 
+def _overlap_leaves_room(config: RunConfig) -> Iterator[KeyProblem]:
+    overlap, length = config.data.overlap, config.data.max_length
+    if length != "auto" and overlap and overlap >= length:
+        what = f"data.overlap {overlap} leaves nothing to learn in windows of {length} tokens (data.max_length)"
+        yield KeyProblem(keys=("data.overlap", "data.max_length"), what=what, hint=f"--set data.overlap={length // 8}")
+
+
 def _addresses_hold_no_credential(config: RunConfig) -> Iterator[KeyProblem]:
     named = {f"data.sources.{index}.path": source.path for index, source in enumerate(config.data.sources)}
     named |= {f"data.validation.{part}".rstrip("."): path for part, path in config.data.validation_files.items()}
@@ -310,6 +317,7 @@ RULES: tuple[Rule, ...] = (
     _output_is_a_directory,
     _hub_ids_are_well_formed,
     _source_paths_and_keys_agree,
+    _overlap_leaves_room,
     _addresses_hold_no_credential,
     _held_out_hub_data_have_a_commit,
     _sources_are_distinct,

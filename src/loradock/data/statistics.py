@@ -30,8 +30,6 @@ from loradock.errors import DataError, Problem
 from loradock.facts import ModelFacts
 
 Array = np.ndarray[Any, Any]
-UNCUT_TOKENS = int(np.iinfo(np.int32).max)
-"""As `max_length` of a corpus: no row is as long."""
 LENGTHS = (256, 512, 1024, 2048)
 USUAL_MICRO_BATCH = 8
 
@@ -157,6 +155,7 @@ def epoch_of(config: RunConfig) -> Epoch:
         global_batch=step,
         seed=config.train.seed,
         long_rows=config.data.long_rows,
+        overlap=config.data.overlap,
         micro_batches=tuple(sorted({min(each, step) for each in wanted})),
         padded_micro_batch=min(step, USUAL_MICRO_BATCH if asked == "auto" else asked),
     )

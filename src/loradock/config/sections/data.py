@@ -144,6 +144,11 @@ class DataConfig(Section):
         default="split",
         description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
     )
+    overlap: Annotated[int, Field(ge=0, le=16_777_216)] = Field(
+        default=0,
+        description="Tokens with which each window of a document of text repeats the one before it, as context that is "
+        "not learned again.",
+    )
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1,
         description="Share of the rows that may be left out for their length, too long or too short, and of bad rows "

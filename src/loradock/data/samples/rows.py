@@ -17,7 +17,7 @@ from loradock.data.prepared import Prepared
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
 from loradock.data.samples.base import Part, Preparing, SampleSet
-from loradock.data.select import EpochOrder, Fitted, fit, split
+from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit, split
 from loradock.data.selection import Deduplicate, Selection
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
@@ -44,14 +44,15 @@ class RowPart(Part):
     def used(self) -> str:
         """Their number, tokens and places."""
         fitted = self.fitted
-        columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
+        columns = [fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4")]
+        columns += [fitted.contexts.astype("<i4")] * bool(fitted.overlapped[0])  # none before data.overlap
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
         return f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {digest}"
 
     @classmethod
     def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
         """The part at this length. DataError where too much of it is left out."""
-        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows, overlap=data.overlap)
         check_dropped(fitted, max_dropped=data.max_dropped)
         return cls(prepared=prepared, chosen=chosen, fitted=fitted)
 
@@ -188,7 +189,25 @@ class RowSamples(SampleSet):
         skipped = judged.skipped_rows if judged is not self.train.prepared else 0
         bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
         left_out = self.selection.notes(min_tokens=self.config.data.min_tokens)
-        return [*self.train.prepared.notes, *bad, *left_out, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+        return [
+            *self.train.prepared.notes,
+            *bad,
+            *left_out,
+            *self.overlap_notes,
+            f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})",
+        ]
+
+    @property
+    def overlap_notes(self) -> list[str]:
+        """What data.overlap does, where the rows are split at a length."""
+        fitted, overlap = self.train.fitted, self.config.data.overlap
+        if not overlap or fitted.max_length == UNCUT_TOKENS:
+            return []
+        documents, tokens = fitted.overlapped
+        if not tokens:
+            return [f"data.overlap has no effect: no document of text is longer than {fitted.max_length:,} tokens"]
+        found = f"{documents:,} documents of text are split with an overlap of {overlap} tokens (data.overlap)"
+        return [f"{found}: {tokens:,} tokens are context a second time, and none is learned twice"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
@@ -199,6 +218,7 @@ class RowSamples(SampleSet):
             "skipped_rows": prepared.skipped_rows,
             "short_rows": self.selection.short,
             "duplicate_rows": self.selection.copies,
+            "overlap_tokens": fitted.overlapped[1],
             "lost_tokens": fitted.lost_tokens,
             "lost_supervised_tokens": fitted.lost_supervised_tokens,
             "template": prepared.template,

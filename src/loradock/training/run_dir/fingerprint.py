@@ -76,6 +76,7 @@ LATER_KEYS = {
     "data.template_arguments": {},
     "data.text": "line",
     "data.min_tokens": 0,
+    "data.overlap": 0,
     "data.deduplicate": "off",
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
