@@ -129,13 +129,13 @@ def test_without_versions_it_is_fetched_in_each_process_and_equal_content_is_one
     source = SourceConfig(path=f"{server}/rows.jsonl?download=true")
     (file,) = files(source)
     forget()
-    assert (files(source), remote.told(source)[1:]) == ([file], [])
+    assert (files(source), remote.notes(source)[1:]) == ([file], [])
     assert [status for _, status in Files.requests] == [200, 200]
     Files.content["/rows.jsonl"] = ROWS * 2
     forget()
     (changed,) = files(source)
     assert (changed.read_bytes(), file.read_bytes()) == (ROWS * 2, ROWS)
-    assert remote.told(source)[1].endswith(f"has changed since it was fetched; what it held then is {file}")
+    assert remote.notes(source)[1].endswith(f"has changed since it was fetched; what it held then is {file}")
 
 
 def test_a_compressed_file_comes_as_it_is_and_a_redirect_is_followed(server: str) -> None:
@@ -169,7 +169,7 @@ def test_a_login_is_taken_from_netrc_and_stands_in_no_note(server: str, tmp_path
     assert len(prompts(source.path)) == 6
     kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").rglob("*") if file.is_file())
     assert SECRET.encode() not in kept
-    assert SECRET not in str(remote.told(source))
+    assert SECRET not in str(remote.notes(source))
     (tmp_path / "netrc").write_text("machine 127.0.0.1 word")
     forget()
     with pytest.raises(InputMissing, match="netrc cannot be read: bad follower token 'word'"):

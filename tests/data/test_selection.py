@@ -168,3 +168,21 @@ def test_a_key_that_an_objective_has_no_use_for_is_told(tmp_path: Path) -> None:
         shortcuts={},
     )
     assert any("data.min_tokens has no effect" in str(each) for each in loaded.warnings), loaded.warnings
+
+
+def test_preference_pairs_are_copies_where_both_answers_are_and_short_where_one_is(
+    tokenizer: PreTrainedTokenizerBase, tmp_path: Path
+) -> None:
+    def row(chosen: str, rejected: str) -> dict[str, Any]:
+        return {"prompt": "Which?", "chosen": chosen, "rejected": rejected}
+
+    long = "a longer answer, of many words, that says it"
+    rows = [row(long, f"{long} not"), row(long, f"{long} twice"), row(long, f"{long} not"), row(long, "no")]
+    file = written(tmp_path / "preferences.jsonl", rows)
+    data = {"sources": [{"path": str(file)}], "cache": str(tmp_path / "cache"), "deduplicate": "exact"}
+    data |= {"min_tokens": 12, "max_dropped": 1.0}
+    config = RunConfig.model_validate({"objective": "preference", "data": data})
+    corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=64, facts=MACHINE)
+    assert corpus.leading.train.chosen.tolist() == [0, 1]
+    content = corpus.as_dict()
+    assert (content["short_pairs"], content["duplicate_pairs"]) == (1, 1)

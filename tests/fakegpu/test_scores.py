@@ -16,7 +16,7 @@ def likelihood(self, backend, inputs, *, scale, step, poll):
     total, batches = torch.zeros(1, device=backend.device), backend.micro_batches(inputs, "rows")
     for index, batch in enumerate(batches):
         poll()
-        with backend.without_adapter():
+        with backend.reference_model():
             base = backend.score(batch, at=None, keeps=False).log_probabilities
         scored = backend.score(batch, at=MicroStep(step=step, index=index, count=len(batches)), keeps=index % 2 == 0)
         assert scored.log_probabilities.is_cuda and (step == 0 or not torch.equal(base, scored.log_probabilities))

@@ -72,7 +72,15 @@ class Ask:
             shortcuts=self.shortcuts,
             needs_inputs=needs_inputs,
             pin=commit_of,
+            adapter_keys=adapter_keys,
         )
+
+
+def adapter_keys(given: str) -> Mapping[str, object]:
+    """The keys that an adapter to begin with decides; see `training.continued`."""
+    from loradock.training import continued
+
+    return continued.keys_of(given)
 
 
 def commit_of(hub_id: HubId, config: RunConfig) -> str | KeyProblem:
@@ -149,7 +157,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     model, data = config.model, config.data
     if not is_hub_id(model.name):
         yield functools.partial(local_directory, Path(model.name))
-    local_sources = (each for each in (*data.sources, *held_out_files(data)) if not is_remote(each.path))
+    local_sources = [*filter(lambda source: not is_remote(source.path), (*data.sources, *held_out_files(data)))]
     for source in local_sources:
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from loradock.catalog import engines, optimizers, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
+from loradock.catalog.objectives.preference import LOSSES, OWN_KEYS
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.config.sections.values import Section
@@ -151,6 +152,18 @@ def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle(key, reason)
 
 
+def _preference_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    name = config.preference.loss
+    is_used = config.objective_spec.owns("preference.loss")
+    if is_used and config.engine == "peft":
+        yield _idle("preference.share_prompts", "engine peft computes each answer with its prompt")
+    for key in OWN_KEYS if is_used else ():
+        if key not in LOSSES[name].keys:
+            readers = [each for each, loss in LOSSES.items() if key in loss.keys]
+            belongs = f"it belongs to preference.loss {', '.join(readers)}, and that is {name}"
+            yield _idle(f"preference.{key}", belongs)
+
+
 def _own_keys(config: RunConfig) -> list[str]:
     """The dotted keys that belong to some objectives alone."""
     names = dict.fromkeys(key for spec in OBJECTIVES.values() for key in spec.keys)
@@ -188,4 +201,5 @@ WARNINGS: tuple[Rule, ...] = (
     _unused_mapping,
     _overlap,
     _objective_keys,
+    _preference_keys,
 )

@@ -43,10 +43,10 @@ def _value(found: re.Match[str], path: str) -> str:
     return value
 
 
-def cache_directory(named: str | None) -> Path:
+def cache_directory(directory: str | None) -> Path:
     """Where prepared data and fetched files are kept: data.cache, else LORADOCK_CACHE, else the user's cache."""
-    if named:
-        return Path(named)
+    if directory:
+        return Path(directory)
     if cache := os.environ.get("LORADOCK_CACHE"):
         return Path(cache) / "prepared"
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")

@@ -127,9 +127,9 @@ def _overlap_leaves_room(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _addresses_hold_no_credential(config: RunConfig) -> Iterator[KeyProblem]:
-    named = {f"data.sources.{index}.path": source.path for index, source in enumerate(config.data.sources)}
-    named |= {f"data.validation.{part}".rstrip("."): path for part, path in config.data.validation_files.items()}
-    for key, path in named.items():
+    paths = {f"data.sources.{index}.path": source.path for index, source in enumerate(config.data.sources)}
+    paths |= {f"data.validation.{part}".rstrip("."): path for part, path in config.data.validation_files.items()}
+    for key, path in paths.items():
         if has_credential(path):
             what = f"{key}: the address holds a credential, and addresses are shown and recorded"
             yield KeyProblem(keys=(key,), what=what, hint=NO_CREDENTIAL)
@@ -255,10 +255,15 @@ def _warmup_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
-    micro, whole = config.train.micro_batch, config.step_samples
+    micro, whole, least = config.train.micro_batch, config.step_samples, config.objective_spec.documents_together
+    if micro != "auto" and micro < least:
+        what = f"train.micro_batch {micro} holds no whole sample: {config.objective} has {least} documents in one"
+        yield KeyProblem(keys=("train.micro_batch", "objective"), what=what, hint=f"--set train.micro_batch={least}")
     if micro != "auto" and micro > whole:
-        what = f"train.micro_batch {micro} is larger than {config.batch_key} {whole}, the samples of a whole step"
-        hint = f"--set {config.batch_key}={micro}, or --set train.micro_batch=auto"
+        documents = f" x {least} documents" if least > 1 else ""
+        size = f"{config.batch_key} {whole // least}{documents}"
+        what = f"train.micro_batch {micro} is larger than {size}, the samples of a whole step"
+        hint = f"--set {config.batch_key}={-(-micro // least)}, or --set train.micro_batch=auto"
         yield KeyProblem(keys=("train.micro_batch", config.batch_key), what=what, hint=hint)
 
 

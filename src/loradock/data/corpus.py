@@ -191,7 +191,9 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
     if useless is not None:
         holds = f"{sources[useless].path} holds {KINDS[kinds[useless]].holds}"
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
-        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or leave the file out")
+        samples = next(each for each in SAMPLES if each.kind == kinds[useless])
+        other = samples.instead(sources[useless], index=useless)
+        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or {other}")
     missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]
     if missing:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"

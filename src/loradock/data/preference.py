@@ -1,19 +1,20 @@
-"""Preference data: a good answer beside a bad one, or answers with a verdict; told so, with how to learn from it."""
+"""Preference data that no format takes as they are, or that supervised training is given: what to do with them."""
 
 from __future__ import annotations
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
 from loradock.data.formats.guess import setting
+from loradock.data.remedies import command_on
 
+CHOSEN, REJECTED = "chosen", "rejected"
 PAIRS = (
-    ("chosen", "rejected"),
     ("accepted", "rejected"),
     ("winner", "loser"),
     ("response_j", "response_k"),
     ("response_0", "response_1"),
 )
-"""Columns of two answers of which one is preferred; the first is the better one, but for response_0."""
+"""Other columns of two answers of which one is preferred; the first is the better one, but for response_0."""
 
 VERDICTS = ("label", "kto_tag", "thumbs_up")
 """Columns that say of one answer whether it was liked (KTO)."""
@@ -26,14 +27,24 @@ class Preference(RowError):
 
 
 def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
-    """Preference where the columns are those of pairs of answers, and the worse one is not left out on purpose."""
+    """Preference where the columns are those of pairs of answers by other names, and no field takes them."""
     for better, worse in PAIRS:
-        if better in row and worse in row:
-            raise Preference(
-                f"preference data (columns {better} and {worse}): supervised training would learn one answer alone",
-                hint=_only_the_better(row, better, worse, source, index=index),
-                change=_one_turn(row, better, worse),
-            )
+        if better in row and worse in row and {better, worse}.isdisjoint(source.fields.values()):
+            what = f"preference data (columns {better} and {worse}): one answer would be learned without the other"
+            if better == "response_0":
+                raise Preference(what, hint="write the better answer of each row into chosen, the other into rejected")
+            fields = f"{setting(index, CHOSEN, better)} {setting(index, REJECTED, worse)}"
+            alone = only_the_better(row, better, worse, source, index=index)
+            raise Preference(f"{what}", hint=f"--set objective=preference {fields}, or {alone}")
+
+
+def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
+    """What to type where preference data are to be learned without preferences: the better answers alone."""
+    if CHOSEN not in row or REJECTED not in row:
+        return f"leave the other answers out: --set 'data.sources.{index}.ignore=[rejected_response]'"
+    alone = only_the_better(row, CHOSEN, REJECTED, source, index=index)
+    change = _one_turn(row, CHOSEN, REJECTED)
+    return f"{alone}: {command_on(file, change)}" if change else alone
 
 
 def refuse_verdict(row: Row) -> None:
@@ -68,10 +79,8 @@ def is_false(value: object) -> bool:
     return value is False or (isinstance(value, str) and value.strip().lower() == "false")
 
 
-def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
+def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
     """The options that train on the better answers, and leave the worse ones out."""
-    if better == "response_0":
-        return "write the better answer of each row into a column of its own (completion), and remove both"
     if is_object(row[better]) and is_list(row.get("conversations")):
         return f"to learn the {better} turns alone"
     prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
@@ -81,6 +90,8 @@ def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *,
         fields, left = {"messages": better}, [worse, *([prompt] if prompt else [])]
     elif prompt == "instruction":
         fields, left = {"output": better}, [worse]
+    elif prompt in ("question", "query"):
+        fields, left = {"instruction": prompt, "output": better}, [worse]
     elif prompt:
         fields, left = {"prompt": prompt, "completion": better}, [worse]
     else:

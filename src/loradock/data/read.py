@@ -61,7 +61,7 @@ def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> t
 def shown_files(source: SourceConfig) -> list[str]:
     """The source's files as messages name them: a file that the configuration names is named as it does."""
     if is_remote(source.path):
-        return [remote.shown(source.path)]
+        return [remote.address(source.path)]
     paths = files(source)
     return [str(path) for path in paths] if paths and paths != [Path(source.path)] else [source.path]
 

@@ -75,7 +75,7 @@ def local_copy(source: SourceConfig) -> Path | None:
     return copy and copy.file
 
 
-def told(source: SourceConfig) -> list[str]:
+def notes(source: SourceConfig) -> list[str]:
     """What a person is told of a fetched file: where it lies, and that it is another one than before."""
     copy = _current(source.path, cache_directory(source.cache) / "remote")
     lines = [f"{source.path}: read from {copy.file} ({size_text(copy.size_bytes)})"]
@@ -84,7 +84,7 @@ def told(source: SourceConfig) -> list[str]:
     return lines
 
 
-def shown(path: str) -> str:
+def address(path: str) -> str:
     """The address without what stands behind the file's name, by which its kind is known."""
     return path.partition("?")[0]
 
@@ -104,13 +104,13 @@ def _current(url: str, folder: Path) -> Copy:
             version = fetch(url, place / "content", known)
             if known and version is None:
                 return known
-            copy = _kept(url, folder, place / "content", version or {})
+            copy = _committed(url, folder, place / "content", version or {})
             return copy if not known or known.file.parent == copy.file.parent else replace(copy, former=known.file)
     except OSError as error:
         raise storage_error(error, folder) from error
 
 
-def _kept(url: str, folder: Path, content: Path, version: Mapping[str, str]) -> Copy:
+def _committed(url: str, folder: Path, content: Path, version: Mapping[str, str]) -> Copy:
     """Move what was fetched to its place, and note which version of the file it is."""
     with content.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
@@ -144,8 +144,8 @@ def _by_web(url: str, place: Path, known: Copy | None) -> Mapping[str, str] | No
     hub_access.check(os.environ)
     import httpx
 
-    asked = {VALIDATORS[name]: value for name, value in (known.version if known else {}).items()}
-    headers = {"Accept-Encoding": "identity", **asked}
+    conditions = {VALIDATORS[name]: value for name, value in (known.version if known else {}).items()}
+    headers = {"Accept-Encoding": "identity", **conditions}
     try:
         with httpx.stream(
             "GET", url, headers=headers, auth=_login(), follow_redirects=True, timeout=hub_access.ANSWER_SECONDS
@@ -181,7 +181,7 @@ def _check_status(url: str, status: int) -> None:
             f"{url}: the server refuses it ({status})", hint="put the login into ~/.netrc, or copy the file"
         )
     if status in (404, 410):
-        raise InputMissing(f"{url} is not there ({status})", hint=f"check the address: curl -sSIL {shown(url)}")
+        raise InputMissing(f"{url} is not there ({status})", hint=f"check the address: curl -sSIL {address(url)}")
     if status >= 300:
         raise HubError(f"{url} was not fetched: the server answers {status}", hint="try again later, or copy the file")
 
@@ -198,12 +198,12 @@ def _by_store(url: str, place: Path, known: Copy | None) -> Mapping[str, str] | 
             hint = f"pip install {package}, into your own environment; or {copying.format(url)}, and name the file"
             raise EnvironmentUnfit(f"{url} needs the package {package}, which is not installed", hint=hint) from error
         store.invalidate_cache()
-        found: dict[str, Any] = store.info(path)
-        if found.get("type") == "directory":
+        info: dict[str, Any] = store.info(path)
+        if info.get("type") == "directory":
             raise InputMissing(
                 f"{url} is a folder of an object store", hint=f"name a file of it; or {copying.format(url)}"
             )
-        version = {name: str(found[name]) for name in VERSION if found.get(name) is not None}
+        version = {name: str(info[name]) for name in VERSION if info.get(name) is not None}
         if known and version.keys() - {"size"} and dict(known.version) == version:
             return None
         store.get_file(path, str(place))
@@ -229,5 +229,5 @@ def _asking(url: str, known: Copy | None) -> Iterator[None]:
 
 
 def _away(known: Copy | None) -> str:
-    kept = "; HF_HUB_OFFLINE=1 takes the copy in the cache" if known else ""
-    return f"check the network and its proxy{kept}"
+    copy_hint = "; HF_HUB_OFFLINE=1 takes the copy in the cache" if known else ""
+    return f"check the network and its proxy{copy_hint}"

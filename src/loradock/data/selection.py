@@ -42,13 +42,14 @@ class Selection:
     def of(
         cls, prepared: Prepared, *, min_tokens: int = 0, deduplicate: Deduplicate = "off", max_dropped: float = 1.0
     ) -> Self:
-        """Those of at least `min_tokens` tokens; of equal ones the first.
+        """Those whose documents all have `min_tokens` tokens; of equal ones the first.
 
         DataError where a larger share than `max_dropped` is too short.
         """
         first = np.flatnonzero(prepared.roles == FIRST).astype(np.int64)
         edges = np.append(first, prepared.rows)
-        samples = np.flatnonzero(np.diff(prepared.offsets[edges]) >= min_tokens)
+        shortest = np.minimum.reduceat(np.diff(prepared.offsets), first)
+        samples = np.flatnonzero(shortest >= min_tokens)
         short = len(first) - len(samples)
         _check_short(short, of=len(first), min_tokens=min_tokens, max_dropped=max_dropped)
         if deduplicate == "off":

@@ -76,7 +76,7 @@ def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -
 
     Where there is no validation, with what holds out a split that is meant for it.
     """
-    lines = remote.told(source) if is_remote(source.path) else []
+    lines = remote.notes(source) if is_remote(source.path) else []
     lines += _of_text(chosen.files, unit=source.text_unit)
     if chosen.left:
         read = " and ".join(name or "no name" for name in chosen.splits)

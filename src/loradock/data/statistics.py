@@ -109,8 +109,8 @@ def measure(
     wanted = {*(usual(model.context_length) if lengths is None else lengths), *marked}
     reckoned = [truncation.at(length) for length in sorted(wanted)]
     texts, prints = read_texts(config.data.sources, prepared, progress=progress)
-    taken = corpus.selection.samples
-    sources = tuple(count(prepared, index, used=rows, taken=taken) for index in range(len(prepared.sources)))
+    selection = corpus.selection.samples
+    sources = tuple(count(prepared, index, used=rows, selection=selection) for index in range(len(prepared.sources)))
     full, learned = part.fitted.lengths, part.fitted.learned
     rows_of_format = Counter[str]()
     for source in sources:
@@ -166,12 +166,14 @@ def usual(positions: int | None) -> list[int]:
     return [*(each for each in LENGTHS if positions is None or each <= positions), *([positions] if positions else [])]
 
 
-def count(prepared: Prepared, index: int, *, used: Array, taken: Array) -> SourceCount:
-    """The rows and tokens of one source, of which a run takes `taken` (ascending), and trains on those in `used`."""
+def count(prepared: Prepared, index: int, *, used: Array, selection: Array) -> SourceCount:
+    """The rows and tokens of one source: a run takes the rows in `selection` (ascending), and trains on those in `used`."""
     source = prepared.sources[index]
     offsets = prepared.offsets[source.start : source.stop + 1]
     rows = source.stop - source.start
-    usable, trained = (int(np.diff(np.searchsorted(each, [source.start, source.stop]))[0]) for each in (taken, used))
+    usable, trained = (
+        int(np.diff(np.searchsorted(rows_of, [source.start, source.stop]))[0]) for rows_of in (selection, used)
+    )
     return SourceCount(
         path=source.path,
         format=source.contents.format,

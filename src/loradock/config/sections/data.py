@@ -23,12 +23,12 @@ def parts_of(path: str) -> dict[str, str]:
 
     A file that is there is never taken apart. `#CONFIGURATION/` is the default split of a configuration.
     """
-    place, mark, named = path.rpartition("#") if "#" in path else (path, "", "")
+    place, mark, part = path.rpartition("#") if "#" in path else (path, "", "")
     if not path.startswith(HUB_PREFIX):
-        is_split = mark and place and SPLIT.fullmatch(named) and not os.path.lexists(path)
-        return {"path": place, "split": named} if is_split else {"path": path}
+        is_split = mark and place and SPLIT.fullmatch(part) and not os.path.lexists(path)
+        return {"path": place, "split": part} if is_split else {"path": path}
     name, _, revision = place.partition("@")
-    configuration, _, split = named.rpartition("/")
+    configuration, _, split = part.rpartition("/")
     parts = {"revision": revision, "configuration": configuration, "split": split}
     return {"path": name} | {key: value for key, value in parts.items() if value}
 

@@ -54,22 +54,22 @@ class Groups:
 
 
 def split(
-    prepared: Prepared, groups: Groups, *, validation: float, seed: int, chosen: Int64 | None = None
+    prepared: Prepared, groups: Groups, *, validation: float, seed: int, places: Int64 | None = None
 ) -> tuple[Int64, Int64]:
     """(training groups, validation groups), ascending: a share below 1 or a number, from each source in proportion.
 
-    `chosen` (ascending): those that there are to divide, else all.
+    `places` (ascending): those that there are to divide, else all.
     """
-    chosen = np.arange(len(groups)) if chosen is None else chosen
-    is_held_out = np.zeros(len(chosen), dtype=np.bool_)
+    places = np.arange(len(groups)) if places is None else places
+    is_held_out = np.zeros(len(places), dtype=np.bool_)
     if validation > 0:
-        wanted = validation if validation < 1 else validation / max(1, len(chosen))
+        wanted = validation if validation < 1 else validation / max(1, len(places))
         for index, bounds in enumerate(of_sources(prepared, groups)):
-            start, stop = np.searchsorted(chosen, bounds).tolist()
+            start, stop = np.searchsorted(places, bounds).tolist()
             rng = np.random.default_rng([seed, _SPLIT, index])
             count = min(stop - start - 1, max(1, round(wanted * (stop - start)))) if stop - start > 1 else 0
             is_held_out[start + rng.permutation(stop - start)[:count]] = True
-    return chosen[~is_held_out], chosen[is_held_out]
+    return places[~is_held_out], places[is_held_out]
 
 
 def of_sources(prepared: Prepared, groups: Groups) -> list[tuple[int, int]]:

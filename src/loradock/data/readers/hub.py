@@ -76,8 +76,8 @@ def naming(source: SourceConfig, names: Sequence[str]) -> str:
 def _refused(source: SourceConfig, error: ValueError) -> DataError:
     """What the library says of a split or configuration that is not there, with the list of those that are."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    said = next((f"{lines[0]} {line}" for line in lines[1:] if LIST.search(line)), lines[0])
-    asked = f"{source.configuration}/{source.split}" if source.configuration else source.split
+    sentence = next((f"{lines[0]} {line}" for line in lines[1:] if LIST.search(line)), lines[0])
+    part = f"{source.configuration}/{source.split}" if source.configuration else source.split
     return DataError(
-        f"{source.path}#{asked}: {said}", hint=f"write {source.path}@{source.revision}#CONFIGURATION/SPLIT"
+        f"{source.path}#{part}: {sentence}", hint=f"write {source.path}@{source.revision}#CONFIGURATION/SPLIT"
     )

@@ -10,11 +10,12 @@ from typing import Any, ClassVar, Self
 from loradock.catalog.samples import SampleKind
 from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import DataConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
+from loradock.data.selection import Deduplicate, Selection
 from loradock.data.sources import held_out
 from loradock.data.steps import Int64, Stream, Turns
 from loradock.data.templates import ChatTemplate
@@ -87,17 +88,23 @@ class Part(ABC):
         """What a fingerprint holds of them."""
 
 
+def selected(prepared: Prepared, data: DataConfig, *, deduplicate: Deduplicate = "off") -> Selection:
+    """The samples that are long enough, up to data.max_dropped; without copies where that is asked for."""
+    return Selection.of(prepared, min_tokens=data.min_tokens, max_dropped=data.max_dropped, deduplicate=deduplicate)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleSet(ABC):
     """The samples of one kind: those to train on, and those held out where there are any.
 
-    `config` names the sources of this kind alone: those whose format says `kind`.
+    `config` names the sources of this kind alone: those whose format says `kind`; `selection` is what is taken of them.
     """
 
     kind: ClassVar[SampleKind]
     config: RunConfig
     train: Part
     validation: Part | None
+    selection: Selection
 
     @classmethod
     @abstractmethod
@@ -106,6 +113,11 @@ class SampleSet(ABC):
 
         Raises DataError with every bad row of every file, and what else `prepare.prepare` raises.
         """
+
+    @classmethod
+    def instead(cls, source: SourceConfig, *, index: int) -> str:
+        """What else may be done with a source of this kind, number `index`, of which the objective learns nothing."""
+        return f"leave the file out (data.sources.{index}: {source.path})"
 
     @property
     @abstractmethod
@@ -138,6 +150,11 @@ class SampleSet(ABC):
     def template(self) -> ChatTemplate | None:
         """What conversations were rendered with; None where the kind has none."""
         return None
+
+    @property
+    def selection_notes(self) -> list[str]:
+        """What is left out before any sample is held out."""
+        return list(self.selection.notes(min_tokens=self.config.data.min_tokens))
 
     @property
     @abstractmethod

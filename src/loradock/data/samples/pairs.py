@@ -59,7 +59,6 @@ class PairSamples(SampleSet):
     kind: ClassVar[SampleKind] = "pairs"
     train: PairPart
     validation: PairPart | None
-    selection: Selection
 
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
@@ -76,7 +75,7 @@ class PairSamples(SampleSet):
         else:
             assert isinstance(data.validation, int | float)
             chosen, judged = split(
-                trained, groups, validation=data.validation, seed=data.seed, chosen=selection.samples
+                trained, groups, validation=data.validation, seed=data.seed, places=selection.samples
             )
             train = PairPart.of(trained, groups, chosen)
             validation = PairPart.of(trained, groups, judged) if len(judged) else None
@@ -159,7 +158,7 @@ class PairSamples(SampleSet):
         counts = f"{positives:,} positives and {int(negatives.sum()):,} hard negatives"
         notes = [
             *part.prepared.notes,
-            *self.selection.notes(min_tokens=0),
+            *self.selection_notes,
             f"pairs: {len(part.chosen):,} queries with {counts}; {embedding.global_batch} a step",
         ]
         if not batches.full:

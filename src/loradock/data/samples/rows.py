@@ -16,9 +16,8 @@ from loradock.data.dropped import check_dropped
 from loradock.data.prepared import Prepared
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
-from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.samples.base import Part, Preparing, SampleSet, selected
 from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit, split
-from loradock.data.selection import Deduplicate, Selection
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
@@ -59,28 +58,21 @@ class RowPart(Part):
 
 @dataclass(frozen=True, kw_only=True)
 class RowSamples(SampleSet):
-    """The rows, and the template that they were rendered with. `selection`: which of the sources' rows there are."""
+    """The rows, and the template that they were rendered with."""
 
     kind: ClassVar[SampleKind] = "rows"
     train: RowPart
     validation: RowPart | None
     chat: ChatTemplate
-    selection: Selection
 
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
         trained, apart = preparing.with_held_out(data, Task.of)
-
-        def selected(prepared: Prepared, deduplicate: Deduplicate = "off") -> Selection:
-            return Selection.of(
-                prepared, min_tokens=data.min_tokens, max_dropped=data.max_dropped, deduplicate=deduplicate
-            )
-
-        selection = selected(trained, data.deduplicate)
+        selection = selected(trained, data, deduplicate=data.deduplicate)
         if apart:
-            chosen, judged = selection.samples, (apart, selected(apart).samples)
+            chosen, judged = selection.samples, (apart, selected(apart, data).samples)
         else:
             assert isinstance(data.validation, int | float)
             chosen, held_out = split(trained, validation=data.validation, seed=data.seed, rows=selection.samples)
@@ -188,11 +180,10 @@ class RowSamples(SampleSet):
         judged = self.validation.prepared if self.validation else self.train.prepared
         skipped = judged.skipped_rows if judged is not self.train.prepared else 0
         bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
-        left_out = self.selection.notes(min_tokens=self.config.data.min_tokens)
         return [
             *self.train.prepared.notes,
             *bad,
-            *left_out,
+            *self.selection_notes,
             *self.overlap_notes,
             f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})",
         ]
@@ -206,8 +197,8 @@ class RowSamples(SampleSet):
         documents, tokens = fitted.overlapped
         if not tokens:
             return [f"data.overlap has no effect: no document of text is longer than {fitted.max_length:,} tokens"]
-        found = f"{documents:,} documents of text are split with an overlap of {overlap} tokens (data.overlap)"
-        return [f"{found}: {tokens:,} tokens are context a second time, and none is learned twice"]
+        what = f"{documents:,} documents of text are split with an overlap of {overlap} tokens (data.overlap)"
+        return [f"{what}: {tokens:,} tokens are context a second time, and none is learned twice"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
