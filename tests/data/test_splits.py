@@ -265,3 +265,10 @@ def test_one_saved_data_set_has_no_splits_to_name(tmp_path: Path) -> None:
     assert len(files(SourceConfig(path=str(tmp_path / "one")))) == 1
     with pytest.raises(InputMissing, match="has no split 'test': it is one data set"):
         files(SourceConfig(path=f"{tmp_path / 'one'}#test"))
+
+
+def test_a_branch_of_what_is_held_out_is_told_and_a_commit_is_not() -> None:
+    for revision, count in (("main", 1), ("b2" * 20, 0)):
+        keys = [f"data.validation=hub:a/b@{revision}#test", "data.sources=rows.jsonl", "model.name=./base"]
+        moving = [each for each in load(None, overrides=keys).warnings if "a branch or tag can move" in each]
+        assert len(moving) == count

@@ -13,6 +13,7 @@ from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.catalog.objectives.preference import LOSSES, OWN_KEYS
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.values import Section
 
 HEX_DIGITS = frozenset("0123456789abcdef")
@@ -100,6 +101,14 @@ def _source_keys(config: RunConfig) -> Iterator[KeyProblem]:
         elif source.revision and not _is_commit(source.revision):
             what = f'{key}.revision "{source.revision}" is not a commit: a branch or tag can move'
             yield KeyProblem(keys=(f"{key}.revision",), what=what)
+
+
+def _held_out_revision(config: RunConfig) -> Iterator[KeyProblem]:
+    for path in config.data.validation_files.values():
+        source = SourceConfig(path=path)
+        if source.path.startswith(HUB_PREFIX) and source.revision and not _is_commit(source.revision):
+            what = f'data.validation: "{source.revision}" of {source.path} is not a commit: a branch or tag can move'
+            yield KeyProblem(keys=("data.validation",), what=what)
 
 
 def _long_warmup(config: RunConfig) -> Iterator[KeyProblem]:
@@ -194,6 +203,7 @@ WARNINGS: tuple[Rule, ...] = (
     _kernels,
     _model_revision,
     _source_keys,
+    _held_out_revision,
     _long_warmup,
     _schedule_keys,
     _optimizer_keys,

@@ -23,7 +23,7 @@ from loradock.errors import DataError, InputMissing, StorageError, machine_error
 from loradock.files import regular
 from loradock.text.suggest import did_you_mean
 
-__all__ = ["Record", "chosen", "digest", "files", "place_of", "read", "shown_files"]
+__all__ = ["Record", "chosen", "digest", "files", "has_text", "place_of", "read", "shown_files"]
 
 
 SHOWN_CHARACTERS = 100
@@ -87,6 +87,11 @@ def chosen(source: SourceConfig) -> Chosen:
     if not (path.is_dir() or path.is_file()):
         raise _no_file(source.path)
     return shards.of_directory(path, source) if path.is_dir() else shards.of_file(path, source)
+
+
+def has_text(source: SourceConfig) -> bool:
+    """True where a file of it is text that `data.text` makes documents of."""
+    return any(named and named[0].units for named in map(reader_of, shown_files(source)))
 
 
 def digest(source: SourceConfig) -> str:

@@ -167,7 +167,7 @@ def usual(positions: int | None) -> list[int]:
 
 
 def count(prepared: Prepared, index: int, *, used: Array, selection: Array) -> SourceCount:
-    """The rows and tokens of one source: a run takes the rows in `selection` (ascending), and trains on those in `used`."""
+    """The rows and tokens of one source: a run takes `selection` (ascending), and trains on those in `used`."""
     source = prepared.sources[index]
     offsets = prepared.offsets[source.start : source.stop + 1]
     rows = source.stop - source.start

@@ -157,6 +157,11 @@ class SampleSet(ABC):
         return list(self.selection.notes(min_tokens=self.config.data.min_tokens))
 
     @property
+    def idle_notes(self) -> list[str]:
+        """Keys that have no effect on these sources."""
+        return []
+
+    @property
     @abstractmethod
     def notes(self) -> list[str]:
         """What a user is told of them."""

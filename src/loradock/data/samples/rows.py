@@ -14,10 +14,12 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepared import Prepared
+from loradock.data.read import has_text
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
 from loradock.data.samples.base import Part, Preparing, SampleSet, selected
 from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit, split
+from loradock.data.sources import held_out_files
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
@@ -185,8 +187,17 @@ class RowSamples(SampleSet):
             *bad,
             *self.selection_notes,
             *self.overlap_notes,
+            *self.idle_notes,
             f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})",
         ]
+
+    @property
+    def idle_notes(self) -> list[str]:
+        """That a choice of what a text file's documents are has no effect where there is no text file."""
+        data = self.config.data
+        if data.text == "file" or any(map(has_text, (*data.sources, *held_out_files(data)))):
+            return []
+        return [f"data.text {data.text} has no effect: no source is a text file"]
 
     @property
     def overlap_notes(self) -> list[str]:

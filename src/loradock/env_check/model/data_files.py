@@ -83,7 +83,8 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     prepared = hub_cache.prepared_commits(name, environ=environ)
     if revision in prepared:
         return
-    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}, revision={revision!r})")
+    part = f", {source.configuration!r}" if source.configuration else ""
+    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}{part}, revision={revision!r})")
     fetch = f"env HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
     if hub_cache.datasets_are_offline(environ):
         if prepared:

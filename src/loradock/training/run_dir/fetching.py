@@ -31,5 +31,6 @@ def refuse_data(recorded: Iterable[SourceConfig]) -> None:
             raise InputMissing(f"{source.path} {WHY}", hint=f"--data {source.path}")
         name = source.path.removeprefix(hub.PREFIX)
         if hub.is_hub(source.path) and source.revision not in hub_cache.prepared_commits(name, environ=os.environ):
-            load = f"python -c \"import datasets; datasets.load_dataset('{name}', revision='{source.revision}')\""
+            part = f", '{source.configuration}'" if source.configuration else ""
+            load = f"python -c \"import datasets; datasets.load_dataset('{name}'{part}, revision='{source.revision}')\""
             raise InputMissing(f"the data set {name} {WHY}", hint=load)
