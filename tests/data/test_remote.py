@@ -29,6 +29,7 @@ from loradock.data.read import digest, files, shown_files
 from loradock.data.sources import samples
 from loradock.errors import ConfigError, EnvironmentUnfit, HubError, InputMissing, NoCheckpoint, UsageError
 from loradock.machine import hub_access
+from loradock.training.run_dir import fetching
 
 SECRET = "hunter2hunter2"
 LOGIN = f"me:{SECRET}"
@@ -191,6 +192,16 @@ def test_with_the_network_switched_off_the_copy_is_read_and_nothing_else(
     forget()
     with pytest.raises(HubError):
         files(source)
+
+
+def test_an_address_that_only_a_record_names_is_fetched_by_nobody(server: str) -> None:
+    source = SourceConfig(path=f"{server}/rows.jsonl")
+    with pytest.raises(InputMissing, match="nothing is fetched because a record names it") as refused:
+        fetching.refuse_data([source])
+    assert refused.value.hint == f"--data {source.path}"
+    assert Files.requests == []
+    files(source)
+    fetching.refuse_data([source])
 
 
 def test_a_server_that_is_away_is_told_with_the_copy_that_there_is(
