@@ -106,7 +106,7 @@ def test_an_overlap_without_room_or_without_use_is_told(tokenizer: PreTrainedTok
     with pytest.raises(DataError, match=r"data\.overlap 48 leaves nothing to learn in windows of 48 tokens"):
         corpus(tmp_path, tokenizer, overlap=LIMIT)
     said = [note for note in corpus(tmp_path, tokenizer, overlap=9).notes if "overlap" in note]
-    assert said[0].startswith("2 documents of text are split with an overlap of 9 tokens (data.overlap): ")
+    assert said[0].startswith("documents of text split with an overlap of 9 tokens (data.overlap): 2; ")
     idle = [note for note in corpus(tmp_path, tokenizer, overlap=9, limit=4096).notes if "overlap" in note]
     assert idle == ["data.overlap has no effect: no document of text is longer than 4,096 tokens"]
     given = [f"model.name={BASE}", f"data.sources={tmp_path / 'texts.jsonl'}", "data.overlap=512"]

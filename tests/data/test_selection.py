@@ -131,7 +131,7 @@ def test_pairs_are_known_by_all_their_documents_and_what_each_is(
     corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=64, facts=MACHINE)
     assert corpus.leading.train.chosen.tolist() == [0, 1, 3, 4]
     assert corpus.as_dict()["duplicate_pairs"] == 1
-    assert any("1 exact copies" in note for note in corpus.notes)
+    assert any("exact copies of earlier rows: 1 left out" in note for note in corpus.notes)
 
 
 def asked(verb: str, *words: str, folder: Path) -> list[str]:
@@ -154,8 +154,8 @@ def test_statistics_and_rows_say_what_is_left_out_and_why(tmp_path: Path) -> Non
         done = CliRunner().invoke(cli, [*asked(verb, *sets, folder=tmp_path), "--data", str(file)])
         assert done.exit_code == 0, done.exception
         said = done.stderr.replace("\n", " ")
-        assert f"3 exact copies of earlier rows are left out (data.deduplicate exact): {file}:31 = {file}:4" in said
-        assert f"1 rows of fewer than {tokens - 2} tokens are left out (data.min_tokens)" in said
+        assert f"exact copies of earlier rows: 3 left out (data.deduplicate exact): {file}:31 = {file}:4" in said
+        assert f"rows of fewer than {tokens - 2} tokens: 1 left out (data.min_tokens)" in said
     table = CliRunner().invoke(cli, [*asked("stats", *sets, folder=tmp_path), "--data", str(file)]).stdout
     assert "left out: 1 (data.min_tokens), 3 (data.deduplicate)" in table
 

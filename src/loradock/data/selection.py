@@ -67,10 +67,10 @@ class Selection:
     def notes(self, *, min_tokens: int) -> Iterator[str]:
         """What is reported of what is left out."""
         if self.short:
-            yield f"{self.short:,} rows of fewer than {min_tokens} tokens are left out (data.min_tokens)"
+            yield f"rows of fewer than {min_tokens} tokens: {self.short:,} left out (data.min_tokens)"
         if self.copies:
             places = "; ".join(self.copy_places)
-            yield f"{self.copies:,} exact copies of earlier rows are left out (data.deduplicate exact): {places}"
+            yield f"exact copies of earlier rows: {self.copies:,} left out (data.deduplicate exact): {places}"
 
 
 def _check_short(short: int, *, of: int, min_tokens: int, max_dropped: float) -> None:

@@ -208,8 +208,8 @@ class RowSamples(SampleSet):
         documents, tokens = fitted.overlapped
         if not tokens:
             return [f"data.overlap has no effect: no document of text is longer than {fitted.max_length:,} tokens"]
-        what = f"{documents:,} documents of text are split with an overlap of {overlap} tokens (data.overlap)"
-        return [f"{what}: {tokens:,} tokens are context a second time, and none is learned twice"]
+        what = f"documents of text split with an overlap of {overlap} tokens (data.overlap): {documents:,}"
+        return [f"{what}; {tokens:,} tokens are context a second time, and none is learned twice"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
