@@ -33,9 +33,10 @@ def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
             what = f"preference data (columns {better} and {worse}): one answer would be learned without the other"
             if better == "response_0":
                 raise Preference(what, hint="write the better answer of each row into chosen, the other into rejected")
-            fields = f"{setting(index, CHOSEN, better)} {setting(index, REJECTED, worse)}"
+            names = ((CHOSEN, better), (REJECTED, worse))
+            fields = " ".join(setting(index, field, column) for field, column in names if field != column)
             alone = only_the_better(row, better, worse, source, index=index)
-            raise Preference(f"{what}", hint=f"--set objective=preference {fields}, or {alone}")
+            raise Preference(what, hint=f"--set objective=preference {fields}, or {alone}")
 
 
 def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
@@ -63,7 +64,14 @@ def refuse_verdict(row: Row) -> None:
 
 
 def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:
-    """The command that puts the better turn of each row behind the conversation before it."""
+    """The command that puts the better turns of each row behind what comes before them, where no setting does."""
+    if is_behind_text(row, better):
+        asked = "[{'role': 'user', 'content': r['prompt']}]"
+        return RowsChange(
+            column=better,
+            jq=f'{{messages: ([{{role: "user", content: .prompt}}] + .COLUMN)}} + del(.COLUMN, .{worse}, .prompt)',
+            method=f"map(lambda r: {{'messages': {asked} + r[COLUMN]}}, remove_columns=[COLUMN, {worse!r}, 'prompt'])",
+        )
     if not (is_object(row[better]) and is_list(row.get("conversations"))):
         return None
     added = "{'conversations': r['conversations'] + [r[COLUMN]]}"
@@ -74,6 +82,13 @@ def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:
     )
 
 
+def is_behind_text(row: Row, better: str) -> bool:
+    """Whether the better answer is turns of an assistant alone, and the prompt before them a text."""
+    turns = row[better] if is_list(row[better]) else []
+    roles = {turn.get("role", turn.get("from")) for turn in turns if is_object(turn)}
+    return isinstance(row.get("prompt"), str) and bool(roles) and roles.isdisjoint(("user", "human", "system"))
+
+
 def is_false(value: object) -> bool:
     """True for false as JSON and Parquet hold it, and as text of a CSV file."""
     return value is False or (isinstance(value, str) and value.strip().lower() == "false")
@@ -81,7 +96,7 @@ def is_false(value: object) -> bool:
 
 def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
     """The options that train on the better answers, and leave the worse ones out."""
-    if is_object(row[better]) and is_list(row.get("conversations")):
+    if is_behind_text(row, better) or (is_object(row[better]) and is_list(row.get("conversations"))):
         return f"to learn the {better} turns alone"
     prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
     turns = row[better] if is_list(row[better]) else []

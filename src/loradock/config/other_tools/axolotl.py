@@ -19,12 +19,12 @@ from loradock.config.other_tools.base import (
     path_of,
     put_configuration,
     put_source,
-    refuse,
     to,
     to_number,
     to_truth,
     words,
 )
+from loradock.config.other_tools.preference import RULES, preferring
 
 FORMATS = {
     "alpaca": "alpaca",
@@ -186,7 +186,8 @@ TOOL = Tool(
         "min_sample_len": to_number("data.min_tokens"),
         "dataset_exact_deduplication": if_on("data.deduplicate", "exact"),
         "excess_length_strategy": by_word("data.long_rows", LONG),
-        "rl": refuse,
+        **RULES,
+        "rl": preferring,
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
         "num_epochs": to_number("train.epochs"),
