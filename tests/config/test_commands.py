@@ -94,14 +94,14 @@ embedding: {{template: {tmp_path}/e.jinja}}
 """
     )
     stdout, stderr = output("validate", str(file))
-    assert stdout == f"ok: {file}; 7 of its inputs not found on this machine; hub:a/b not looked for on the hub\n"
+    assert stdout == f"ok: {file}; 7 of its inputs not found on this machine; hub:a/b not looked for on the network\n"
     absent = [line for line in stderr.splitlines() if line.startswith("warning: on this machine: ")]
     for name in ("base", "rows.jsonl", "shard-*.jsonl", "t.jinja", "v.jsonl", "test.json", "ds.json"):
         assert any(f"{tmp_path}/{name}" in line for line in absent), name
     others = ("objective=gritlm", "train.parallel=ddp", "train.deepspeed=null")
     assert f"{tmp_path}/e.jinja" in output("validate", str(file), *(f"--set={each}" for each in others))[1]
     assert output("validate", "--model", "a/b", "--set", f"model.revision={commit}", "--data", str(file))[0] == (
-        "ok: the configuration; a/b not looked for on the hub\n"
+        "ok: the configuration; a/b not looked for on the network\n"
     )
 
 

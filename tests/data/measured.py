@@ -14,7 +14,8 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import prepare_corpus
 from loradock.data.samples.rows import RowSamples
-from loradock.data.statistics import UNCUT_TOKENS, Statistics, measure
+from loradock.data.select import UNCUT_TOKENS
+from loradock.data.statistics import Statistics, measure
 from loradock.data.truncation import AtLength
 from loradock.facts import Facts, LinearShape, ModelFacts
 

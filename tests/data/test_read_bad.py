@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.formats import named
 from loradock.data.read import digest, files, read
 from loradock.data.sources import samples
@@ -211,10 +211,15 @@ def test_rows_that_do_not_fit_among_rows_that_do_are_problems_of_the_data(tmp_pa
     assert [problem.line for problem in problems(path, format="alpaca")] == [1, 2, 4]
 
 
-def test_a_hub_data_set_where_no_revision_can_be_named_is_fetched_by_a_command() -> None:
-    with pytest.raises(ConfigError, match=r"only data\.sources takes a data set of a hub") as caught:
+def test_a_hub_data_set_without_a_commit_is_refused_where_nobody_looks_it_up() -> None:
+    with pytest.raises(ConfigError, match=r"hub:owner/name: a data set of a hub needs a commit") as caught:
         digest(SourceConfig(path="hub:owner/name"))
-    assert caught.value.hint == "hf download owner/name --repo-type dataset --local-dir name, and name a file of it"
+    assert caught.value.hint == (
+        "write hub:owner/name@COMMIT#SPLIT; or hf download owner/name --repo-type dataset --local-dir name, "
+        "and name a file of it"
+    )
+    (named,) = DataConfig(sources=(SourceConfig(path="hub:owner/name@abc#small/test"),)).sources
+    assert (digest(named), files(named)) == ("owner/name@abc/small/test", [])
     source = SourceConfig(path="hub:owner/name", revision="abc", split="test")
     assert (digest(source), files(source)) == ("owner/name@abc/test", [])
 

@@ -8,9 +8,13 @@ import shlex
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from datasets import Dataset, DatasetDict
 from datasets.data_files import DataFilesDict, get_data_patterns
 
+from loradock import demo
+from loradock.cli import cli
+from loradock.config.load import load
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.read import chosen, files
 from loradock.data.shards import told
@@ -201,3 +205,70 @@ def test_what_is_evaluated_or_held_out_is_never_the_training_part_of_several(tmp
         files(source)
     (source,) = held_out_files(DataConfig(validation=f"{tmp_path}/*test*"))
     assert files(source) == [tmp_path / "gsm_test.jsonl"]
+
+
+def saved_in_two(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LORADOCK_CACHE", str(folder / "cache"))
+    made = {
+        name: Dataset.from_list([{"prompt": f"{name} {n}?", "completion": f" {n}"} for n in range(count)])
+        for name, count in (("train", 12), ("validation", 3))
+    }
+    DatasetDict({**made}).save_to_disk(folder / "saved")
+    return folder / "saved"
+
+
+def stats(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["data", "stats", "--model", str(Path(demo.__file__).parent / "base"), *words])
+
+
+def test_a_split_of_a_saved_data_set_is_held_out_where_a_person_says_so_and_not_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = saved_in_two(tmp_path, monkeypatch)
+    done = stats("--data", str(saved), "--json")
+    assert done.exit_code == 0, done.exception
+    line = next(line for line in done.stderr.splitlines() if "split train is read" in line)
+    setting = line.partition("to hold it out: --set ")[2]
+    assert setting == f"data.validation={saved}#validation"
+    assert (json.loads(done.stdout)["rows"], json.loads(done.stdout)["validation_rows"]) == (12, 0)
+    done = stats("--data", f"{saved}#train", "--set", setting, "--json")
+    assert done.exit_code == 0, done.exception
+    assert (json.loads(done.stdout)["train_rows"], json.loads(done.stdout)["validation_rows"]) == (12, 3)
+    assert "to hold it out" not in done.stderr
+    done = stats("--data", str(saved), "--set", f"data.validation={saved}#dev")
+    assert "has no split 'dev'; it has train, validation" in str(done.exception)
+    done = stats("--data", f"{saved}#train", "--set", f"data.validation={saved}#train")
+    assert "is also trained on" in str(getattr(done.exception, "problems", ""))
+
+
+def test_a_split_is_named_behind_a_pattern_and_a_directory_and_a_file_with_such_a_name_is_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    laid_out(tmp_path / "rows", "gsm_train.jsonl gsm_test.jsonl")
+    for place in (tmp_path / "rows", tmp_path / "rows" / "*.jsonl"):
+        source = SourceConfig(path=f"{place}#test")
+        assert (source.path, source.split) == (str(place), "test")
+        assert files(source) == [tmp_path / "rows" / "gsm_test.jsonl"]
+    laid_out(tmp_path, "a#test.jsonl")
+    assert SourceConfig(path=str(tmp_path / "a#test.jsonl")).split == "train"
+    (tmp_path / "b#test").mkdir()
+    laid_out(tmp_path / "b#test", "rows.jsonl")
+    assert files(SourceConfig(path=str(tmp_path / "b#test"))) == [tmp_path / "b#test" / "rows.jsonl"]
+    monkeypatch.chdir(tmp_path)
+    loaded = load(None, overrides=["data.sources=rows#test", f"model.name={tmp_path}"])
+    assert (loaded.config.data.sources[0].path, loaded.origins["data.sources.0.split"]) == ("rows", "--set")
+    assert loaded.origins["data.sources.0.revision"] == "default"
+
+
+def test_one_saved_data_set_has_no_splits_to_name(tmp_path: Path) -> None:
+    Dataset.from_list([{"text": "a"}]).save_to_disk(tmp_path / "one")
+    assert len(files(SourceConfig(path=str(tmp_path / "one")))) == 1
+    with pytest.raises(InputMissing, match="has no split 'test': it is one data set"):
+        files(SourceConfig(path=f"{tmp_path / 'one'}#test"))
+
+
+def test_a_branch_of_what_is_held_out_is_told_and_a_commit_is_not() -> None:
+    for revision, count in (("main", 1), ("b2" * 20, 0)):
+        keys = [f"data.validation=hub:a/b@{revision}#test", "data.sources=rows.jsonl", "model.name=./base"]
+        moving = [each for each in load(None, overrides=keys).warnings if "a branch or tag can move" in each]
+        assert len(moving) == count

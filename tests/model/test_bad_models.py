@@ -19,7 +19,8 @@ from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, ModelConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
-from loradock.model import hub_cache, shape, source, tokenizer
+from loradock.machine import hub_access
+from loradock.model import shape, source, tokenizer
 from loradock.model.description import describe
 from loradock.training.observers import model_card
 
@@ -170,7 +171,7 @@ def test_a_commit_that_is_not_in_the_cache_of_a_hub_that_is_switched_off_is_told
 ) -> None:
     asked = ("plan", "--model", "someone/something", "--set", f"model.revision={'0' * 40}", "--data", "rows.jsonl")
     (tmp_path / "rows.jsonl").write_text('{"text": "a"}\n')
-    settings = {each: value for each, value in os.environ.items() if each not in hub_cache.OFFLINE}
+    settings = {each: value for each, value in os.environ.items() if each not in hub_access.OFFLINE}
     command = [sys.executable, "-m", "loradock", *asked]
     done = subprocess.run(command, cwd=tmp_path, env={**settings, name: "1"}, capture_output=True, text=True)
     assert done.returncode == HubError.exit_code

@@ -13,6 +13,7 @@ from loradock.commands.page import say
 from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
 from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.load import Loaded, preset_names, preset_text
+from loradock.config.places import is_remote
 from loradock.config.reference import json_schema, markdown
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
@@ -48,7 +49,7 @@ def validate(ask: Ask) -> None:
     """Check a configuration; report all its problems, with their lines.
 
     What is not on this machine (model, data, template, tasks, tracker) is a warning: it may be where the run will be.
-    No hub is asked.
+    No hub and no server is asked.
     """
     from loradock.use.after import check
 
@@ -61,7 +62,7 @@ def validate(ask: Ask) -> None:
         say(f"warning: on this machine: {error.what}", stderr=True)
     names = ", ".join(_hub_names(loaded.config))
     notes = [f"{len(absent)} of its inputs not found on this machine"] if absent else []
-    notes += [f"{names} not looked for on the hub"] if names else []
+    notes += [f"{names} not looked for on the network"] if names else []
     say("; ".join((f"ok: {ask.config or 'the configuration'}", *notes)))
 
 
@@ -88,7 +89,8 @@ config.add_command(import_)
 def _hub_names(config: RunConfig) -> Iterator[str]:
     if is_hub_model(config.model.name):
         yield config.model.name
-    yield from (source.path for source in config.data.sources if source.path.startswith(HUB_PREFIX))
+    paths = (*(source.path for source in config.data.sources), *config.data.validation_files.values())
+    yield from (path for path in paths if path.startswith(HUB_PREFIX) or is_remote(path))
 
 
 def _warn(loaded: Loaded) -> None:

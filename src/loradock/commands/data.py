@@ -94,10 +94,11 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
             statistics = measure(
                 samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read")
             )
-        for note in (*(note for source in prepared_rows.sources for note in source.notes), *prepared_rows.notes):
+            if png:
+                draw(samples, statistics, png)
+        notes = (*(note for source in prepared_rows.sources for note in source.notes), *prepared_rows.notes)
+        for note in (*notes, *corpus.leading.selection_notes, *corpus.leading.idle_notes):
             say(note, stderr=True)
-        if png and samples:
-            draw(samples, statistics, png)
     if as_json:
         click.echo(json.dumps(asdict(statistics), indent=2, ensure_ascii=False))
         return
@@ -146,6 +147,8 @@ def texts_only(config: RunConfig, status: Status, *, as_json: bool) -> None:
 
     with redirect_stdout(sys.stderr), status:
         statistics = measure_texts(config.data.sources, skips=config.data.skips, progress=counted(status, "read"))
+        if config.data.deduplicate != "off" or config.data.min_tokens:
+            say("data.deduplicate and data.min_tokens go by tokens: with --model they are counted", stderr=True)
         if statistics.skipped_rows:
             say(f"{statistics.skipped_rows:,} bad rows are left out (data.on_bad_row skip)", stderr=True)
         for note in (line for source in config.data.sources for line in shards.told(source, chosen(source))):

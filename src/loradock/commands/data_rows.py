@@ -24,7 +24,7 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
 
     first_look.look(config.data, seconds=first_look.GLANCE_SECONDS)
     from loradock.data.corpus import prepare_corpus
-    from loradock.data.statistics import UNCUT_TOKENS
+    from loradock.data.select import UNCUT_TOKENS
     from loradock.env_check.examination import gathered
     from loradock.machine import Host
     from loradock.model import shape, tokenizer

@@ -6,7 +6,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from loradock.config.places import is_remote
 from loradock.config.schema import RunConfig
+from loradock.data.sources import held_out_files
 from loradock.delivery.kubernetes import asked, names
 from loradock.delivery.kubernetes.quantities import shown
 from loradock.delivery.kubernetes.sizes import Sized, Sizes
@@ -69,8 +71,8 @@ def _inputs(config: RunConfig) -> Iterator[str]:
     """The paths that the configuration names."""
     if not hub_cache.is_hub_id(config.model.name):
         yield config.model.name
-    yield from (source.path for source in config.data.sources if not source.path.startswith("hub:"))
-    yield from config.data.validation_files.values()
+    sources = (*config.data.sources, *held_out_files(config.data))
+    yield from (source.path for source in sources if not (source.path.startswith("hub:") or is_remote(source.path)))
     if config.data.template.endswith(".jinja"):
         yield config.data.template
     if config.train.deepspeed:

@@ -102,12 +102,12 @@ def commit_of(hub_id: HubId, config: RunConfig) -> str | KeyProblem:
 
 def _standard_input(config: RunConfig) -> Path:
     """The file below the cache that standard input was written to."""
-    from loradock.data.samples.base import cache_directory
+    from loradock.config.places import cache_directory
     from loradock.data.standard_input import spooled
 
     if sys.stdin.isatty():
         say("reading rows from standard input; Ctrl-D ends them", stderr=True)
-    return spooled(sys.stdin.buffer, cache_directory(config.data) / "stdin")
+    return spooled(sys.stdin.buffer, cache_directory(config.data.cache) / "stdin")
 
 
 def look_for_inputs(config: RunConfig) -> None:
@@ -144,6 +144,7 @@ def failures(each_look: Iterable[Callable[[], object]]) -> list[LoradockError]:
 
 def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     """A look for each input that was named."""
+    from loradock.config.places import is_remote
     from loradock.data.pairs import template
     from loradock.data.read import files
     from loradock.data.sources import check_fields, held_out_files
@@ -156,7 +157,8 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     model, data = config.model, config.data
     if not is_hub_id(model.name):
         yield functools.partial(local_directory, Path(model.name))
-    for source in (*data.sources, *held_out_files(data)):
+    local_sources = [*filter(lambda source: not is_remote(source.path), (*data.sources, *held_out_files(data)))]
+    for source in local_sources:
         yield functools.partial(files, source)
     yield functools.partial(check_fields, data.sources)
     yield functools.partial(resolve, data.template, own=Brought())

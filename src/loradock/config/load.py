@@ -19,6 +19,7 @@ from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
 from loradock.config.places import expanded
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import parts_of
 from loradock.config.strict_yaml import Document, KeyPath, parse_document, parse_value, read_document
 from loradock.config.suggest import dotted
 from loradock.config.wrong_values import WrongValue, check
@@ -95,7 +96,7 @@ def load(
         raise _error(layers.problems, path)
     if pinned:
         config = _checked(layers, needs_inputs=needs_inputs)
-    origins = {key: _label(layers, key) for key in leaves(config)}
+    origins = {key: _label(layers, key) for key in leaves(config)} | dict(_of_parts(layers))
     warnings = (*_overruled(overrides, shortcuts or {}), *_warnings(layers, config), *pinned)
     return Loaded(config=config, origins=origins, warnings=warnings)
 
@@ -298,6 +299,15 @@ def _warnings(layers: Layers, config: RunConfig) -> Iterator[str]:
 def _label(layers: Layers, key: str) -> str:
     origin = layers.origins.get(key)
     return origin.label if origin else "default"
+
+
+def _of_parts(layers: Layers) -> Iterator[tuple[str, str]]:
+    """The keys that the path of a source names, each from where the path is from."""
+    written: Any = layers.values.get("data") or {}
+    for index, entry in enumerate(written.get("sources") or ()):
+        for key in (f"data.sources.{index}.{name}" for name in parts_of(entry["path"])):
+            if key not in layers.origins:
+                yield key, _label(layers, f"data.sources.{index}.path")
 
 
 def _error(problems: Sequence[Problem], path: Path | None) -> ConfigError:

@@ -13,6 +13,7 @@ from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.catalog.objectives.preference import LOSSES, OWN_KEYS
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.values import Section
 
 HEX_DIGITS = frozenset("0123456789abcdef")
@@ -95,10 +96,19 @@ def _source_keys(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         key = f"data.sources.{index}"
         if not source.path.startswith(HUB_PREFIX):
-            yield _idle(f"{key}.revision", f"{source.path} is not a data set on the hub")
+            for name in ("revision", "configuration"):
+                yield _idle(f"{key}.{name}", f"{source.path} is not a data set on the hub")
         elif source.revision and not _is_commit(source.revision):
             what = f'{key}.revision "{source.revision}" is not a commit: a branch or tag can move'
             yield KeyProblem(keys=(f"{key}.revision",), what=what)
+
+
+def _held_out_revision(config: RunConfig) -> Iterator[KeyProblem]:
+    for path in config.data.validation_files.values():
+        source = SourceConfig(path=path)
+        if source.path.startswith(HUB_PREFIX) and source.revision and not _is_commit(source.revision):
+            what = f'data.validation: "{source.revision}" of {source.path} is not a commit: a branch or tag can move'
+            yield KeyProblem(keys=("data.validation",), what=what)
 
 
 def _long_warmup(config: RunConfig) -> Iterator[KeyProblem]:
@@ -134,6 +144,11 @@ def _unused_mapping(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if source.fields and all(name == column for name, column in source.fields.items()):
             yield _idle(f"data.sources.{index}.fields", "each field is mapped to itself")
+
+
+def _overlap(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.data.long_rows != "split":
+        yield _idle("data.overlap", f"data.long_rows is {config.data.long_rows}, so that no row is split")
 
 
 def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
@@ -188,11 +203,13 @@ WARNINGS: tuple[Rule, ...] = (
     _kernels,
     _model_revision,
     _source_keys,
+    _held_out_revision,
     _long_warmup,
     _schedule_keys,
     _optimizer_keys,
     _early_stopping,
     _unused_mapping,
+    _overlap,
     _objective_keys,
     _preference_keys,
 )

@@ -10,6 +10,8 @@ from loradock.errors import UsageError
 from loradock.text import redact
 
 VARIABLE = re.compile(r"\$(?:(?P<name>[A-Za-z_]\w*)|\{(?P<braced>[^}]*)\}|\((?P<round>[^)]*)\))", re.ASCII)
+REMOTE = ("https://", "http://", "s3://", "gs://")
+NO_CREDENTIAL = "log in by ~/.netrc (https) or as the store's own tools do (s3, gs); or fetch the file, and name it"
 NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 
@@ -39,3 +41,23 @@ def _value(found: re.Match[str], path: str) -> str:
         state = "not set" if value is None else "empty"
         raise UsageError(f"{path}: the variable {name} is {state}", hint=f"export {name}=DIR, or write the whole path")
     return value
+
+
+def cache_directory(directory: str | None) -> Path:
+    """Where prepared data and fetched files are kept: data.cache, else LORADOCK_CACHE, else the user's cache."""
+    if directory:
+        return Path(directory)
+    if cache := os.environ.get("LORADOCK_CACHE"):
+        return Path(cache) / "prepared"
+    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(home) / "loradock" / "prepared"
+
+
+def is_remote(path: str) -> bool:
+    """Whether a path is the address of a file of the web or of an object store."""
+    return path.startswith(REMOTE)
+
+
+def has_credential(path: str) -> bool:
+    """Whether a remote path holds what nobody else may see, as a signed address does: it would be recorded."""
+    return is_remote(path) and redact.without(path, {}) != path

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.catalog import engines
+from loradock.config.places import NO_CREDENTIAL, has_credential
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
 
-HUB_PREFIX = "hub:"
 HubKind = Literal["models", "datasets"]
 
 
@@ -65,12 +66,8 @@ def _hub_ids_are_well_formed(config: RunConfig) -> Iterator[KeyProblem]:
     for index, source in enumerate(config.data.sources):
         if not source.path.startswith(HUB_PREFIX):
             continue
-        key, name = f"data.sources.{index}", source.path.removeprefix(HUB_PREFIX)
-        if "@" in name:
-            what = f"{key}.path {source.path}: the name of a hub data set holds no commit"
-            hint = "--set {0}.path=hub:{1} --set {0}.revision={2}".format(key, *name.split("@", 1))
-            yield KeyProblem(keys=(f"{key}.path", f"{key}.revision"), what=what, hint=hint)
-        elif name.count("/") != 1 or not all(name.split("/")):
+        key, name = f"data.sources.{index}", parts_of(source.path)["path"].removeprefix(HUB_PREFIX)
+        if name.count("/") != 1 or not all(name.split("/")):
             what = f"{key}.path {source.path} names no hub data set"
             yield KeyProblem(keys=(f"{key}.path",), what=what, hint="write hub:OWNER/NAME")
 
@@ -113,19 +110,47 @@ def hub_ids(config: RunConfig) -> Iterator[HubId]:
             yield HubId(kind="datasets", name=name, commit=source.revision, **keys)
 
 
-def _hub_data_are_trained_on(config: RunConfig) -> Iterator[KeyProblem]:
+def _source_paths_and_keys_agree(config: RunConfig) -> Iterator[KeyProblem]:
+    for index, source in enumerate(config.data.sources):
+        key = f"data.sources.{index}"
+        for name, value in source.contradictions.items():
+            what = f"{key}.path {source.path} names {name} {value}, and {key}.{name} says {getattr(source, name)}"
+            hint = f"say it once: --set {key}.path={parts_of(source.path)['path']}"
+            yield KeyProblem(keys=(f"{key}.path", f"{key}.{name}"), what=what, hint=hint)
+
+
+def _overlap_leaves_room(config: RunConfig) -> Iterator[KeyProblem]:
+    overlap, length = config.data.overlap, config.data.max_length
+    if length != "auto" and overlap and overlap >= length:
+        what = f"data.overlap {overlap} leaves nothing to learn in windows of {length} tokens (data.max_length)"
+        yield KeyProblem(keys=("data.overlap", "data.max_length"), what=what, hint=f"--set data.overlap={length // 8}")
+
+
+def _addresses_hold_no_credential(config: RunConfig) -> Iterator[KeyProblem]:
+    paths = {f"data.sources.{index}.path": source.path for index, source in enumerate(config.data.sources)}
+    paths |= {f"data.validation.{part}".rstrip("."): path for part, path in config.data.validation_files.items()}
+    for key, path in paths.items():
+        if has_credential(path):
+            what = f"{key}: the address holds a credential, and addresses are shown and recorded"
+            yield KeyProblem(keys=(key,), what=what, hint=NO_CREDENTIAL)
+
+
+def _held_out_hub_data_have_a_commit(config: RunConfig) -> Iterator[KeyProblem]:
+    commits = {source.path: source.revision for source in config.data.sources}
     for part, path in config.data.validation_files.items():
-        if path.startswith(HUB_PREFIX):
-            key, name = f"data.validation.{part}".rstrip("."), path.removeprefix(HUB_PREFIX)
-            folder = name.rpartition("/")[2]
-            hint = f"hf download {name} --repo-type dataset --local-dir {folder}, then --set {key}={folder}/FILE"
-            yield KeyProblem(keys=(key,), what=f"{key}: only data.sources takes a data set of a hub", hint=hint)
+        key, source = f"data.validation.{part}".rstrip("."), SourceConfig(path=path)
+        if path.startswith(HUB_PREFIX) and not source.revision:
+            commit = commits.get(source.path) or "COMMIT"
+            inside = f"{source.configuration}/{source.split}" if source.configuration else source.split
+            hint = f"--set {key}={source.path}@{commit}#{inside if '#' in path else 'validation'}"
+            yield KeyProblem(keys=(key,), what=f"{key}: {path} needs a commit", hint=hint)
 
 
 def _sources_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     seen: dict[object, int] = {}
     for index, source in enumerate(config.data.sources):
-        first = seen.setdefault((source.path, source.split, source.revision, source.format), index)
+        part = (source.path, source.configuration, source.split, source.revision, source.format)
+        first = seen.setdefault(part, index)
         if first != index and source.path:
             what = f"data.sources.{index} repeats data.sources.{first}: rows could be both trained on and held out"
             hint = f"name it once, with weight: 2 (--set data.sources.{first}.weight=2)"
@@ -208,12 +233,13 @@ def _best_needs_validation(config: RunConfig) -> Iterator[KeyProblem]:
 def _validation_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
     validation = config.data.validation
     key = ("data.validation",)
-    trained = {source.path for source in config.data.sources}
+    trained = {(source.path, source.configuration, source.split) for source in config.data.sources}
     for file in config.data.validation_files.values():
+        held_out = SourceConfig(path=file)
         if file.strip().endswith("%"):
             what = f'data.validation "{file}" is neither a number nor a file'
             yield KeyProblem(keys=key, what=what, hint="write a share: 0.1 for 10 %")
-        elif file in trained:
+        elif (held_out.path, held_out.configuration, held_out.split) in trained:
             what = f"data.validation {file} is also trained on: the evaluation loss would mean nothing"
             yield KeyProblem(keys=(*key, "data.sources"), what=what, hint="--set data.validation=0.1 holds a part out")
     if isinstance(validation, float | int) and validation >= 1 and not float(validation).is_integer():
@@ -295,7 +321,10 @@ INPUTS: tuple[Rule, ...] = (_model_is_given, _data_are_given)
 RULES: tuple[Rule, ...] = (
     _output_is_a_directory,
     _hub_ids_are_well_formed,
-    _hub_data_are_trained_on,
+    _source_paths_and_keys_agree,
+    _overlap_leaves_room,
+    _addresses_hold_no_credential,
+    _held_out_hub_data_have_a_commit,
     _sources_are_distinct,
     _remote_code_names_the_model,
     _base_can_change,

@@ -22,8 +22,9 @@ Array = np.ndarray[Any, Any]
 class MicroBatch:
     """Documents of one forward pass of one rank: `rows` and `places` int64, `starts` and `lengths` int32, one each.
 
-    A document is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer. Its
-    place is that among the documents of its kind in the step, over all ranks.
+    A document is `lengths` tokens of a row from token `starts`: a whole row, or a window of one that is longer, whose
+    first `contexts` tokens (int32; None: one) are context and not learned. Its place is that among the documents of its
+    kind in the step, over all ranks.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
     that every rank takes part in the gradient exchange; all of its labels are ignored. `purpose` is the pass that it is
     for: of documents to embed the mask says which tokens are text, behind their instruction. `shares_prompts`: two
@@ -40,6 +41,7 @@ class MicroBatch:
     is_idle: bool = False
     purpose: Pass = "likelihood"
     shares_prompts: bool = False
+    contexts: Array | None = None
 
     @property
     def tokens(self) -> int:
@@ -48,8 +50,10 @@ class MicroBatch:
 
     def samples(self) -> Iterator[tuple[Array, Array]]:
         """Token ids (int32) and mask (bool) of each sample: [tokens] each."""
-        for row, start, length in zip(self.rows.tolist(), self.starts.tolist(), self.lengths.tolist(), strict=True):
-            yield self.prepared.row(row, start=start, length=length)
+        contexts = np.ones_like(self.rows) if self.contexts is None else self.contexts
+        columns = (self.rows, self.starts, self.lengths, contexts)
+        for row, start, length, context in zip(*(column.tolist() for column in columns), strict=True):
+            yield self.prepared.row(row, start=start, length=length, context=context)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

@@ -18,8 +18,7 @@ from loradock.data.formats.base import texts_of
 from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
-from loradock.data.read import chosen, digest, place_of, shown_files
-from loradock.data.readers import reader_of
+from loradock.data.read import chosen, digest, has_text, place_of, shown_files
 from loradock.data.row_task import Task
 from loradock.data.skipped import Skipped
 from loradock.data.sources import samples
@@ -81,7 +80,7 @@ def prepare(
     skipped = Skipped.of(manifest)
     skipped.check(rows=manifest["rows"], max_dropped=data.max_dropped)
     notes += skipped.notes(rows=manifest["rows"])
-    notes += [_text_ends(spec)] if any(map(_has_text, data.sources)) else []
+    notes += [_text_ends(spec)] if any(map(has_text, data.sources)) else []
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(
         directory=cache_dir / key,
@@ -105,7 +104,7 @@ def prepare(
                 digest=content,
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
-                notes=tuple(shards.told(source, chosen(source))),
+                notes=tuple(shards.told(source, chosen(source), has_validation=bool(data.validation))),
             )
             for source, (start, stop), content, contents in sources
         ),
@@ -117,7 +116,7 @@ def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int 
     sources = [
         [
             *[content, _suffixes(source), source.format, sorted(source.fields.items()), sorted(source.ignore)],
-            *([source.text_unit] if source.text_unit != "line" and _has_text(source) else []),  # line: as always
+            *([source.text_unit] if source.text_unit != "line" and has_text(source) else []),  # line: as always
         ]
         for source, content in zip(data.sources, digests, strict=True)
     ]
@@ -140,11 +139,6 @@ def _digest(manifest: dict[str, Any]) -> str:
 def _suffixes(source: SourceConfig) -> list[str]:
     """The suffixes of its files, which decide how they are read."""
     return sorted({"".join(Path(file).suffixes) for file in shown_files(source)})
-
-
-def _has_text(source: SourceConfig) -> bool:
-    """True where a file of it is text that `data.text` makes documents of."""
-    return any(found and found[0].units for found in map(reader_of, shown_files(source)))
 
 
 def _text_ends(spec: TokenizerSpec) -> str:

@@ -137,18 +137,23 @@ class Prepared:
         what = f"prepared rows cannot be read any more: {self.directory / file}: {why}"
         return StorageError(what, hint="the same command prepares them again, and continues from the last checkpoint")
 
-    def row(self, index: int, *, start: int = 0, length: int | None = None) -> tuple[Array, Array]:
+    def row(self, index: int, *, start: int = 0, length: int | None = None, context: int = 1) -> tuple[Array, Array]:
         """Token ids (int32) and mask (bool) of a row from token `start`, cut to `length` tokens where given.
 
-        The first token is never supervised: nothing precedes it that could predict it.
+        The first token is never supervised: nothing precedes it that could predict it. Nor are, where the row does not
+        begin there, the first `context` tokens: they are learned in the part before.
         """
         first, stop = int(self.offsets[index]) + start, int(self.offsets[index + 1])
         stop = stop if length is None else min(stop, first + length)
         mask = self._read("supervised", first, stop).view(np.bool_)
         if start:
             mask = mask.copy()
-            mask[:1] = False
+            mask[:context] = False
         return self._read("tokens", first, stop), mask
+
+    def tokens_between(self, first: int, stop: int) -> tuple[Array, Array]:
+        """Token ids (int32) and mask (uint8) of all rows, from token `first` up to `stop`."""
+        return self._read("tokens", first, stop), self._read("supervised", first, stop)
 
     def first_ids(self) -> set[int]:
         """The token ids that the first rows hold, about a million tokens."""

@@ -12,8 +12,9 @@ from contextlib import closing
 from pathlib import Path
 from typing import BinaryIO
 
+from loradock.config.places import is_remote
 from loradock.config.sections.data import SourceConfig, TextUnit
-from loradock.data import shards
+from loradock.data import remote, shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
@@ -22,7 +23,7 @@ from loradock.errors import DataError, InputMissing, StorageError, machine_error
 from loradock.files import regular
 from loradock.text.suggest import did_you_mean
 
-__all__ = ["Record", "chosen", "digest", "files", "place_of", "read", "shown_files"]
+__all__ = ["Record", "chosen", "digest", "files", "has_text", "place_of", "read", "shown_files"]
 
 
 SHOWN_CHARACTERS = 100
@@ -59,6 +60,8 @@ def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> t
 
 def shown_files(source: SourceConfig) -> list[str]:
     """The source's files as messages name them: a file that the configuration names is named as it does."""
+    if is_remote(source.path):
+        return [remote.address(source.path)]
     paths = files(source)
     return [str(path) for path in paths] if paths and paths != [Path(source.path)] else [source.path]
 
@@ -72,7 +75,7 @@ def chosen(source: SourceConfig) -> Chosen:
     """The same with what lies beside them and is not read."""
     if hub.is_hub(source.path):
         return Chosen(files=[])
-    path = Path(source.path)
+    path = remote.local_file(source) if is_remote(source.path) else Path(source.path)
     try:
         is_there = path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
@@ -84,6 +87,11 @@ def chosen(source: SourceConfig) -> Chosen:
     if not (path.is_dir() or path.is_file()):
         raise _no_file(source.path)
     return shards.of_directory(path, source) if path.is_dir() else shards.of_file(path, source)
+
+
+def has_text(source: SourceConfig) -> bool:
+    """True where a file of it is text that `data.text` makes documents of."""
+    return any(named and named[0].units for named in map(reader_of, shown_files(source)))
 
 
 def digest(source: SourceConfig) -> str:

@@ -13,6 +13,7 @@ from loradock.data.templates import CONTROL, ChatTemplate
 
 ALTERED, UNFOLLOWED, UNEQUAL = "altered", "prompt not followed", "unequal openings"
 CUT = "thought cut"
+TOOLS = "tools as text"
 PROMPTED, WRITTEN, ENDED = "prompt without template", "written by a template", "own end"
 SENTENCES = {
     ALTERED: "the template ({template}) leaves out or changes a part of what the messages say: `loradock data show` "
@@ -33,6 +34,7 @@ SENTENCES = {
 NOTES = {
     WRITTEN: "the text is one that a chat template wrote: its control tokens are trained as such, and whole texts are "
     "learned, questions too; rows of messages learn answers alone (as plain text: --set data.special_tokens=as_text)",
+    TOOLS: "definitions, calls and results of tools are written as text (data.tools text)",
     ENDED: "the answer ends with {detail} of its own: one end is trained, which the template writes",
 }
 SHOWN_TOKENS = 5

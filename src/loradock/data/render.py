@@ -12,7 +12,7 @@ from loradock.data import chat_template, tool_text
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
-from loradock.data.remarks import ALTERED, CUT, ENDED, UNEQUAL, UNFOLLOWED
+from loradock.data.remarks import ALTERED, CUT, ENDED, TOOLS, UNEQUAL, UNFOLLOWED
 from loradock.data.spans import Remark, Rendering, Span
 from loradock.data.special import Finder, SpecialTokens
 from loradock.data.structured import Structured
@@ -82,8 +82,10 @@ class Renderer:
         if isinstance(sample, Completion):
             return self.raw(sample)
         assert isinstance(sample, Conversation), "pairs have a room of their own"
-        sample = self._as_configured(sample)
-        return self._with_structure(sample) if sample.is_structured else self._conversation(sample)
+        talk = self._as_configured(sample)
+        rendering = self._with_structure(talk) if talk.is_structured else self._conversation(talk)
+        remarks = (Remark(TOOLS),) if self._writes_tools(sample) else ()
+        return replace(rendering, remarks=(*rendering.remarks, *remarks)) if remarks else rendering
 
     def prompt(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> Rendering:
         """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
@@ -130,11 +132,17 @@ class Renderer:
 
     def _as_configured(self, talk: Conversation) -> Conversation:
         """The conversation as `data.tools` and `data.reasoning` say; one of plain turns as it is."""
-        if self._tools == "text" and (talk.tools or any(m.calls or m.role == "tool" for m in talk.messages)):
+        if self._writes_tools(talk):
             talk = tool_text.as_text(talk)
         if self._reasoning == "drop" and any(message.thought for message in talk.messages):
             talk = replace(talk, messages=tuple(replace(message, thought="") for message in talk.messages))
         return talk
+
+    def _writes_tools(self, talk: Conversation) -> bool:
+        """Whether definitions, calls or results of the conversation become text."""
+        return self._tools == "text" and bool(
+            talk.tools or any(message.calls or message.role == "tool" for message in talk.messages)
+        )
 
     def _with_structure(self, sample: Conversation) -> Rendering:
         """A conversation with tools, calls or thoughts."""

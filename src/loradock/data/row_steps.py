@@ -78,6 +78,7 @@ class RowDraw:
             supervised_tokens=0 if is_idle else int(fitted.learned[samples].sum(dtype=np.int64)),
             is_packed=self._shape.packing,
             is_idle=is_idle,
+            contexts=fitted.contexts[samples],
         )
 
 

@@ -69,7 +69,7 @@ class Task:
         }
         chosen = {
             "date": self.date,
-            "tools": "" if self.tools == "keep" else self.tools,
+            "tools": "" if self.tools == "keep" else f"{self.tools}, counted",
             "reasoning": "" if self.reasoning == "as_template" else self.reasoning,
             "template_arguments": dict(self.template_arguments),
         }
@@ -85,6 +85,8 @@ class Task:
         yield from remarks.of_special_texts(manifest["special_texts"], special_tokens=self.special_tokens)
         counts = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
         about = {"rows": manifest["rows"], "sources": sources, "template": self.template}
+        if self.tools == "text" and not counts[Remark(remarks.TOOLS)]:
+            yield "data.tools has no effect: no row has definitions, calls or results of tools"
         yield from remarks.of_rows(counts, **about, has_own=bool(self.spec.own_template.text))
 
     def check_refusals(self, refusals: Problems) -> None:

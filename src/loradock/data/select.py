@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -14,32 +15,39 @@ from loradock.errors import ConfigError, DataError
 Int64 = np.ndarray[Any, np.dtype[np.int64]]
 Int32 = np.ndarray[Any, np.dtype[np.int32]]
 LongRows = Literal["split", "truncate", "drop"]
-Part = tuple[int, int, int, int]
-"""Row, first token, tokens, supervised tokens."""
+Part = tuple[int, int, int, int, int]
+"""Row, first token, tokens, supervised tokens, tokens of context that are learned in the part before."""
+UNCUT_TOKENS = int(np.iinfo(np.int32).max)
+"""As `max_length` of a corpus: no row is as long."""
+FRAME_TOKENS = 2
+"""What a tokenizer puts before a text (BOS, and a mask token of some): a document that is learned but for so many is
+text, with nothing in it that is only asked."""
 
 ONE_ROW = "--set data.validation=0, or a separate file: one row cannot be held out and trained on"
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
 
-def split(prepared: Prepared, *, validation: float, seed: int) -> tuple[Int64, Int64]:
+def split(prepared: Prepared, *, validation: float, seed: int, rows: Int64 | None = None) -> tuple[Int64, Int64]:
     """(train rows, validation rows), ascending: a share below 1 or a number of rows, from each source in proportion.
 
-    Raises ConfigError where one side would be empty.
+    `rows` (ascending): those that there are to divide, else all. Raises ConfigError where one side would be empty.
     """
+    rows = np.arange(prepared.rows, dtype=np.int64) if rows is None else rows
     if validation <= 0:
-        return np.arange(prepared.rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    wanted = max(1, round(validation * prepared.rows)) if validation < 1 else round(validation)
-    if wanted >= prepared.rows:
+        return rows, np.zeros(0, dtype=np.int64)
+    wanted = max(1, round(validation * len(rows))) if validation < 1 else round(validation)
+    if wanted >= len(rows):
         raise ConfigError(
-            f"data.validation: {validation:g} asks for {wanted} of {prepared.rows} rows, which leaves none to train on",
-            hint="--set data.validation=0.1, or a separate file" if prepared.rows > 1 else ONE_ROW,
+            f"data.validation: {validation:g} asks for {wanted} of {len(rows)} rows, which leaves none to train on",
+            hint="--set data.validation=0.1, or a separate file" if len(rows) > 1 else ONE_ROW,
         )
-    is_held_out = np.zeros(prepared.rows, dtype=np.bool_)
-    sizes = [source.stop - source.start for source in prepared.sources]
-    for index, (source, count) in enumerate(zip(prepared.sources, _proportional(sizes, wanted), strict=True)):
+    is_held_out = np.zeros(len(rows), dtype=np.bool_)
+    starts = np.searchsorted(rows, [source.start for source in prepared.sources]).tolist()
+    sizes = [stop - start for start, stop in pairwise([*starts, len(rows)])]
+    for index, (start, size, count) in enumerate(zip(starts, sizes, _proportional(sizes, wanted), strict=True)):
         rng = np.random.default_rng([seed, _SPLIT, index])
-        is_held_out[source.start + rng.permutation(source.stop - source.start)[:count]] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        is_held_out[start + rng.permutation(size)[:count]] = True
+    return rows[~is_held_out], rows[is_held_out]
 
 
 def _proportional(sizes: list[int], wanted: int) -> list[int]:
@@ -54,10 +62,11 @@ def _proportional(sizes: list[int], wanted: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class Fitted:
-    """Samples of at most `max_length` tokens; `rows`, `starts`, `lengths` and `learned` go together, [samples] each.
+    """Samples of at most `max_length` tokens; `rows`, `starts`, `lengths`, `learned` and `contexts`: [samples] each.
 
     `rows` (int64) index the prepared data. A sample is the `lengths` tokens (int32) from token `starts` (int32) of its
-    row, of which `learned` (int32) are supervised. `over_long` counts rows beyond the length; `dropped` are those of
+    row, of which `learned` (int32) are supervised; where it does not begin a row, its first `contexts` tokens (int32)
+    are learned in the sample before. `over_long` counts rows beyond the length; `dropped` are those of
     them that are left out whole, of which `nothing_learned` because no supervised token lies in what would be kept.
     `lost_tokens` counts the tokens that are in no sample.
     """
@@ -66,6 +75,7 @@ class Fitted:
     starts: Int32
     lengths: Int32
     learned: Int32
+    contexts: Int32
     max_length: int
     over_long: int
     dropped: int
@@ -83,24 +93,40 @@ class Fitted:
         """Supervised tokens of one pass over the samples."""
         return int(self.learned.sum(dtype=np.int64))
 
+    @property
+    def overlapped(self) -> tuple[int, int]:
+        """How many rows have windows with more context than the one token that each needs, and its tokens."""
+        more = self.contexts > 1
+        return len(np.unique(self.rows[more])), int(self.contexts[more].sum(dtype=np.int64))
 
-def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows = "split") -> Fitted:
-    """Split, cut or drop the rows longer than `max_length` tokens. DataError where no sample is left."""
+
+def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows = "split", overlap: int = 0) -> Fitted:
+    """Split, cut or drop the rows longer than `max_length` tokens. DataError where no sample is left.
+
+    Windows of documents of text begin with `overlap` tokens of the one before, as context.
+    """
+    if overlap >= max_length:
+        what = f"data.overlap {overlap} leaves nothing to learn in windows of {max_length} tokens"
+        raise DataError(what, hint=f"--set data.overlap={max_length // 8}")
     rows = np.asarray(rows, dtype=np.int64)
     full = (prepared.offsets[rows + 1] - prepared.offsets[rows]).astype(np.int64)
     learned = np.array(prepared.learned[rows], dtype=np.int64)
     is_long = full > max_length
     parts: list[Part] = []
     nothing_learned = lost_tokens = left_out = 0
-    for row, length in zip(rows[is_long].tolist(), full[is_long].tolist(), strict=True):
-        useful = [part for part in windows(prepared, row, length, max_length, long_rows) if part[3]]
+    contexts = np.where(full - learned <= FRAME_TOKENS, max(1, overlap), 1)
+    for row, length, context in zip(
+        rows[is_long].tolist(), full[is_long].tolist(), contexts[is_long].tolist(), strict=True
+    ):
+        useful = [part for part in windows(prepared, row, length, max_length, long_rows, context) if part[3]]
         nothing_learned += not useful
         kept = [] if long_rows == "drop" else useful
         left_out += not kept
         lost_tokens += length - covered(kept)
         parts += kept
-    whole = np.stack([rows, np.zeros_like(rows), full, learned])[:, ~is_long & (learned > 0)]
-    samples = np.concatenate([whole, np.array(parts, dtype=np.int64).reshape(-1, 4).T], axis=1)
+    nothing = np.zeros_like(rows)
+    whole = np.stack([rows, nothing, full, learned, nothing])[:, ~is_long & (learned > 0)]
+    samples = np.concatenate([whole, np.array(parts, dtype=np.int64).reshape(-1, 5).T], axis=1)
     samples = samples[:, np.lexsort((samples[1], samples[0]))]
     if rows.size and not samples.size:
         raise DataError(
@@ -112,6 +138,7 @@ def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows
         starts=samples[1].astype(np.int32),
         lengths=samples[2].astype(np.int32),
         learned=samples[3].astype(np.int32),
+        contexts=samples[4].astype(np.int32),
         max_length=max_length,
         over_long=int(is_long.sum()),
         dropped=left_out,
@@ -121,28 +148,30 @@ def fit(prepared: Prepared, *, rows: Int64, max_length: int, long_rows: LongRows
     )
 
 
-def windows(prepared: Prepared, row: int, length: int, max_length: int, long_rows: LongRows) -> list[Part]:
+def windows(
+    prepared: Prepared, row: int, length: int, max_length: int, long_rows: LongRows, context: int = 1
+) -> list[Part]:
     """The parts of a row of `length` tokens, which is longer than allowed.
 
-    Windows reach back from the row's end, so that an answer has what comes before it; each begins with the last token
-    of the one before, which is not learned there, so that every supervised token is learned once.
+    Windows reach back from the row's end, so that an answer has what comes before it; each begins with the last
+    `context` tokens of the one before, which are not learned there, so that every supervised token is learned once.
     """
     if long_rows != "split":
         spans = [(0, max_length)]
     else:
-        stops = range(length, 1, -max(1, max_length - 1))
+        stops = range(length, context, -max(1, max_length - context))
         spans = [(max(0, stop - max_length), stop) for stop in reversed(stops)]
     found: list[Part] = []
     for start, stop in spans:
-        _, mask = prepared.row(row, start=start, length=stop - start)
-        found.append((row, start, stop - start, int(np.count_nonzero(mask))))
+        _, mask = prepared.row(row, start=start, length=stop - start, context=context)
+        found.append((row, start, stop - start, int(np.count_nonzero(mask)), context if start else 0))
     return found
 
 
 def covered(parts: Sequence[Part]) -> int:
     """Tokens of a row that are in one of its parts, given in order."""
     reached = total = 0
-    for _, start, length, _ in parts:
+    for _, start, length, *_ in parts:
         total += max(0, start + length - max(reached, start))
         reached = start + length
     return total

@@ -14,8 +14,9 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from loradock.config.places import is_remote
 from loradock.config.sections.data import SourceConfig, TextUnit
-from loradock.data import saved, splits
+from loradock.data import remote, saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
@@ -70,13 +71,20 @@ def of_directory(path: Path, source: SourceConfig) -> Chosen:
     return _one_set(found, path, source)
 
 
-def told(source: SourceConfig, chosen: Chosen) -> list[str]:
-    """What a person is told: splits and files in folders below that are not read, and what a row of a text file is."""
-    lines = list(_of_text(chosen.files, unit=source.text_unit))
+def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -> list[str]:
+    """What a person is told: splits and files in folders below that are not read, and what a row of a text file is.
+
+    Where there is no validation, with what holds out a split that is meant for it.
+    """
+    lines = remote.notes(source) if is_remote(source.path) else []
+    lines += _of_text(chosen.files, unit=source.text_unit)
     if chosen.left:
         read = " and ".join(name or "no name" for name in chosen.splits)
         left = "; ".join(f"{name or 'no split'}: {_shown(files)}" for name, files in sorted(chosen.left.items()))
-        lines.append(f"{source.path}: split {read} is read, others are not ({left})")
+        apart = next((name for name in chosen.left if splits.kind_of(name) not in ("", splits.TRAIN)), "")
+        naming = f"; to hold it out: --set data.validation={source.path}#{apart}"
+        naming *= bool(apart) and not has_validation
+        lines.append(f"{source.path}: split {read} is read, others are not ({left}){naming}")
     directory = Path(source.path)
     if not directory.is_dir() or saved.is_saved(directory):
         return lines
@@ -128,6 +136,9 @@ def _of_saved(path: Path, source: SourceConfig) -> Chosen:
     """The files of what `datasets` saved: of several splits those of the one that is read."""
     folders = saved.splits(path)
     if folders is None:
+        if source.split not in ("", splits.TRAIN):
+            what = f"{source.path} has no split {source.split!r}: it is one data set"
+            raise InputMissing(what, hint=f"name it without a split: {shlex.quote(str(path))}")
         return Chosen(files=saved.files(path, shown=source.path))
     read = splits.chosen(folders, source.split)
     if read is None:

@@ -74,7 +74,7 @@ class HeldOut(SourceConfig):
 def held_out_files(data: DataConfig) -> tuple[SourceConfig, ...]:
     """The separate validation files as sources, by themselves; one that holds several splits is none of them."""
     files = (HeldOut(path=path, split="") for path in data.validation_files.values())
-    return tuple(file.with_text_unit(data.text) for file in files)
+    return tuple(file.with_text_unit(data.text, cache=data.cache) for file in files)
 
 
 def held_out(data: DataConfig) -> tuple[SourceConfig, ...]:

@@ -30,8 +30,6 @@ from loradock.errors import DataError, Problem
 from loradock.facts import ModelFacts
 
 Array = np.ndarray[Any, Any]
-UNCUT_TOKENS = int(np.iinfo(np.int32).max)
-"""As `max_length` of a corpus: no row is as long."""
 LENGTHS = (256, 512, 1024, 2048)
 USUAL_MICRO_BATCH = 8
 
@@ -40,13 +38,15 @@ USUAL_MICRO_BATCH = 8
 class SourceCount:
     """One source: an epoch sees each of its rows `weight` times, but for those held out.
 
-    `unused_columns`: what its rows hold beside the format's fields.
+    `left_out`: those that no run takes (data.min_tokens, data.deduplicate). `unused_columns`: what its rows hold beside
+    the format's fields.
     """
 
     path: str
     format: str
     rows: int
     held_out: int
+    left_out: int
     weight: float
     tokens: int
     learned_tokens: int
@@ -70,6 +70,8 @@ class Statistics:
     rows: int
     train_rows: int
     validation_rows: int
+    short_rows: int
+    duplicate_rows: int
     samples_per_epoch: int
     sources: tuple[SourceCount, ...]
     formats: dict[str, int]
@@ -107,7 +109,8 @@ def measure(
     wanted = {*(usual(model.context_length) if lengths is None else lengths), *marked}
     reckoned = [truncation.at(length) for length in sorted(wanted)]
     texts, prints = read_texts(config.data.sources, prepared, progress=progress)
-    sources = tuple(count(prepared, index, used=rows) for index in range(len(prepared.sources)))
+    selection = corpus.selection.samples
+    sources = tuple(count(prepared, index, used=rows, selection=selection) for index in range(len(prepared.sources)))
     full, learned = part.fitted.lengths, part.fitted.learned
     rows_of_format = Counter[str]()
     for source in sources:
@@ -121,6 +124,8 @@ def measure(
         rows=prepared.rows,
         train_rows=len(rows),
         validation_rows=len(corpus.validation.fitted.rows) if corpus.validation else 0,
+        short_rows=corpus.selection.short,
+        duplicate_rows=corpus.selection.copies,
         samples_per_epoch=corpus.facts.samples_per_epoch,
         sources=sources,
         formats=dict(rows_of_format),
@@ -150,6 +155,7 @@ def epoch_of(config: RunConfig) -> Epoch:
         global_batch=step,
         seed=config.train.seed,
         long_rows=config.data.long_rows,
+        overlap=config.data.overlap,
         micro_batches=tuple(sorted({min(each, step) for each in wanted})),
         padded_micro_batch=min(step, USUAL_MICRO_BATCH if asked == "auto" else asked),
     )
@@ -160,17 +166,20 @@ def usual(positions: int | None) -> list[int]:
     return [*(each for each in LENGTHS if positions is None or each <= positions), *([positions] if positions else [])]
 
 
-def count(prepared: Prepared, index: int, *, used: Array) -> SourceCount:
-    """The rows and tokens of one source, of which those in `used` (ascending) are trained on."""
+def count(prepared: Prepared, index: int, *, used: Array, selection: Array) -> SourceCount:
+    """The rows and tokens of one source: a run takes `selection` (ascending), and trains on those in `used`."""
     source = prepared.sources[index]
     offsets = prepared.offsets[source.start : source.stop + 1]
-    first, last = np.searchsorted(used, [source.start, source.stop])
     rows = source.stop - source.start
+    usable, trained = (
+        int(np.diff(np.searchsorted(rows_of, [source.start, source.stop]))[0]) for rows_of in (selection, used)
+    )
     return SourceCount(
         path=source.path,
         format=source.contents.format,
         rows=rows,
-        held_out=rows - int(last - first),
+        held_out=usable - trained,
+        left_out=rows - usable,
         weight=source.weight,
         tokens=int(offsets[-1] - offsets[0]),
         learned_tokens=int(prepared.learned[source.start : source.stop].sum(dtype=np.int64)),

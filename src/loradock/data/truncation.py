@@ -98,6 +98,7 @@ class Epoch:
     global_batch: int
     seed: int
     long_rows: LongRows
+    overlap: int
     micro_batches: tuple[int, ...]
     padded_micro_batch: int
 
@@ -168,7 +169,8 @@ class Truncation:
             return self._judged(length, self._epoch.long_rows)
         self._judged(length, "truncate")
         try:
-            return fit(self._part.prepared, rows=self._part.fitted.rows, max_length=length)
+            overlap = self._epoch.overlap if self._epoch.overlap < length else 0
+            return fit(self._part.prepared, rows=self._part.fitted.rows, max_length=length, overlap=overlap)
         except DataError:
             return None
 

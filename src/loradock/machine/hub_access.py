@@ -24,6 +24,8 @@ CERTIFICATE_FOLDER = "SSL_CERT_DIR"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 TIMEOUTS = ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT")
+OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
 SOCKS = ("socks5", "socks5h")
 ANSWER_SECONDS = 10.0
 """For the first byte; HF_HUB_ETAG_TIMEOUT gives a slow hub more time."""
@@ -130,6 +132,16 @@ def wrong_proxies(environ: Mapping[str, str]) -> Iterator[Problem]:
         elif setting and setting.startswith(SOCKS) and importlib.util.find_spec("socksio") is None:
             what = f"{name} names a SOCKS proxy, and the package socksio is not installed"
             yield Problem(what=what, hint=f"pip install socksio, or export {name}=http://HOST:PORT")
+
+
+def switches(environ: Mapping[str, str]) -> list[str]:
+    """The variables that switch the hub off for models or for data sets."""
+    return [name for name in OFFLINE if is_true(environ.get(name))]
+
+
+def is_true(text: str | None) -> bool:
+    """True for the words that the hub's libraries take for a yes; every other word is a no."""
+    return (text or "").upper() in TRUE_WORDS
 
 
 def value(environ: Mapping[str, str], name: str) -> str | None:

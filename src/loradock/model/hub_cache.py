@@ -12,10 +12,9 @@ from pathlib import Path
 
 from loradock.files import regular
 from loradock.machine import Host
+from loradock.machine.hub_access import is_true
 
 COMMIT = re.compile(r"[0-9a-f]{40}")
-TRUE_WORDS = {"1", "ON", "YES", "TRUE"}
-OFFLINE = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 TOKENS = ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN")
 
 Environ = Mapping[str, str]
@@ -102,11 +101,6 @@ def datasets_are_offline(environ: Environ) -> bool:
     """True where the hub is switched off for data sets: HF_DATASETS_OFFLINE decides, where it is set."""
     switch = environ.get("HF_DATASETS_OFFLINE")
     return is_offline(environ) or (switch is not None and is_true(switch))
-
-
-def is_true(text: str | None) -> bool:
-    """True for the words that the hub's libraries take for a yes; every other word is a no."""
-    return (text or "").upper() in TRUE_WORDS
 
 
 def _expanded(path: str, environ: Environ) -> str:

@@ -10,8 +10,6 @@ from loradock.errors import HubError
 from loradock.machine import hub_access
 from loradock.model import hub_cache
 
-DATASETS = "HF_DATASETS_OFFLINE"
-
 
 @functools.cache
 def resolve(hub_id: HubId) -> str | KeyProblem:
@@ -26,7 +24,7 @@ def resolve(hub_id: HubId) -> str | KeyProblem:
     what = f"{hub_id.subject} needs a commit"
     path = f", or ./{name} for the path of a directory" if is_model else ""
     if hub_cache.is_offline(os.environ) if is_model else hub_cache.datasets_are_offline(os.environ):
-        variables = [switch for switch in (*hub_cache.OFFLINE, DATASETS) if hub_cache.is_true(os.environ.get(switch))]
+        variables = hub_access.switches(os.environ)
         switched_off = f"{what}, and {' or '.join(variables)} switches the hub off"
         hint = pinned if known else f"unset {' '.join(variables)}, or {pinned}"
         hint += path

@@ -140,7 +140,7 @@ def downloaded(model_config: ModelConfig, **options: Any) -> Path:
         except LocalEntryNotFoundError as error:
             if not away and not is_offline:
                 raise  # the hub's own answer is behind it
-            switches = [name for name in hub_cache.OFFLINE if hub_cache.is_true(os.environ.get(name))]
+            switches = [name for name in hub_access.OFFLINE[:2] if hub_access.is_true(os.environ.get(name))]
             why = away or f"{' or '.join(switches)} switches the hub off"
             network = hub_access.remedy(away) if away else f"unset {' '.join(switches)}"
             hint = f"{network}; or give a local directory in its place"

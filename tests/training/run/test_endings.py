@@ -130,12 +130,16 @@ def test_columns_that_no_field_takes_are_named_at_the_start_and_in_the_record(tm
 
 def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -> None:
     data = write_rows(tmp_path / "rows.jsonl", rows=12, longest=40)
+    first, *_ = data.read_text().splitlines()
+    data.write_text(data.read_text() + f"{first}\n" * 2)
     settings = ("train.max_steps=1", "data.max_length=40", "lora.rank=4", "data.max_dropped=1")
+    settings += ("data.deduplicate=exact",)
     cut = train(tmp_path / "cut", *settings, model=llama, data=data).record["data"]
     dropped = train(tmp_path / "drop", *settings, "data.long_rows=drop", model=llama, data=data).record["data"]
     assert cut["over_long_rows"] == dropped["over_long_rows"] > 0
     assert dropped["dropped_rows"] == dropped["over_long_rows"]
     assert 0 < cut["lost_tokens"] < dropped["lost_tokens"]
+    assert (cut["duplicate_rows"], cut["short_rows"]) == (2, 0)
 
 
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])

@@ -49,6 +49,9 @@ def head(statistics: Statistics) -> Iterator[str]:
         else f"; an epoch sees {statistics.samples_per_epoch:,} samples"
     )
     yield read + validation + epoch
+    reasons = {"data.min_tokens": statistics.short_rows, "data.deduplicate": statistics.duplicate_rows}
+    if left_out := [f"{rows:,} ({key})" for key, rows in reasons.items() if rows]:
+        yield f"left out: {', '.join(left_out)}"
     formats = ", ".join(f"{name} {rows:,}" for name, rows in statistics.formats.items())
     yield f"formats: {formats}; template {statistics.template}, loss on {statistics.loss}"
     yield (

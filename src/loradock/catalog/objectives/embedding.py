@@ -21,5 +21,7 @@ SPEC = ObjectiveSpec(
         "data.loss": TEMPLATE,
         "data.long_rows": LENGTH,
         "data.max_length": LENGTH,
+        "data.overlap": LENGTH,
+        "data.min_tokens": "objective embedding takes texts of any length",
     },
 )

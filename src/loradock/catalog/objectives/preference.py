@@ -53,5 +53,8 @@ SPEC = ObjectiveSpec(
     metrics=("loss", "preference_accuracy", "reward_margin"),
     keys=("preference.",),
     defaults={"train.learning_rate": 5e-6},
-    without_effect={"data.loss": "objective preference learns the answers, not the prompt"},
+    without_effect={
+        "data.loss": "objective preference learns the answers, not the prompt",
+        "data.overlap": "objective preference never splits an answer",
+    },
 )

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 from loradock.config.other_tools import peft, trainer
 from loradock.config.other_tools.base import (
+    HELD_OUT_HUB,
     Tool,
     Translation,
     as_list,
@@ -16,6 +17,7 @@ from loradock.config.other_tools.base import (
     is_on,
     later,
     path_of,
+    put_configuration,
     put_source,
     to,
     to_number,
@@ -94,7 +96,8 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
         split=None if entry.get("split") in (None, "train") else entry["split"],
         revision=entry.get("revision"),
     )
-    read = {"path", "type", "field_messages", "field", "data_files", "split", "revision", "ds_type"}
+    put_configuration(translation, index, f"{origin}.name", path, entry.get("name"))
+    read = {"path", "type", "field_messages", "field", "data_files", "split", "revision", "ds_type", "name"}
     for key in entry.keys() - read - NEEDLESS_OF_A_SOURCE:
         if entry[key]:
             translation.leave(f"{origin}.{key}", SOURCE_KEYS.get(key, "rows are read as they are"))
@@ -109,7 +112,6 @@ NEEDLESS_OF_A_SOURCE = {
 }
 """Roles and contents are found under the names of OpenAI and of ShareGPT."""
 SOURCE_KEYS = {
-    "name": "a hub data set is read in its default configuration",
     "shards": "a part of a data set: head -n N of its file",
     "chat_template": "data.template is that of all sources",
     "roles_to_train": "data.loss says what is learned, of all sources",
@@ -127,7 +129,7 @@ def held_out(translation: Translation, name: str, value: Any) -> None:
     first = as_mapping(entry) or {"path": entry}
     file = str(next(iter(as_list(first.get("data_files") or first.get("path"))), ""))
     if path_of(file).startswith("hub:"):
-        translation.leave(name, "data.validation takes files, not data sets of a hub")
+        translation.leave(name, HELD_OUT_HUB)
     else:
         translation.put("data.validation", file, name)
 
@@ -181,6 +183,8 @@ TOOL = Tool(
         "sequence_len": to_number("data.max_length"),
         "sample_packing": to_truth("train.packing"),
         "train_on_inputs": if_on("data.loss", "all"),
+        "min_sample_len": to_number("data.min_tokens"),
+        "dataset_exact_deduplication": if_on("data.deduplicate", "exact"),
         "excess_length_strategy": by_word("data.long_rows", LONG),
         **RULES,
         "rl": preferring,

@@ -199,5 +199,16 @@ def put_source(translation: Translation, index: int, origin: str, path: str, **m
             translation.put(f"data.sources.{index}.{key}", value, origin)
 
 
+def put_configuration(translation: Translation, index: int, origin: str, path: str, configuration: Any) -> None:
+    """The configuration of a data set of a hub; no other source has any."""
+    if configuration and path_of(path).startswith("hub:"):
+        translation.put(f"data.sources.{index}.configuration", str(configuration), origin)
+    elif configuration:
+        translation.leave(origin, f"{configuration}: only a data set of a hub has configurations")
+
+
+HELD_OUT_HUB = "a data set of a hub is held out at a commit: --set data.validation=hub:OWNER/NAME@COMMIT#SPLIT"
+
+
 def _is_off(value: Any) -> bool:
     return value in OFF if isinstance(value, str | int | float | None) else not value

@@ -16,6 +16,7 @@ from loradock.config.other_tools.base import (
     if_on,
     is_on,
     later,
+    put_configuration,
     put_source,
     to,
     to_number,
@@ -98,6 +99,7 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
         fields=fields,
         split=None if split == "train" else split,
     )
+    put_configuration(translation, index, f"{origin}: subset", path, entry.get("subset"))
 
 
 def kind(translation: Translation) -> None:

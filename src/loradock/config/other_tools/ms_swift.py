@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loradock.config.other_tools import peft, trainer
 from loradock.config.other_tools.base import (
+    HELD_OUT_HUB,
     Tool,
     Translation,
     as_list,
@@ -13,6 +14,7 @@ from loradock.config.other_tools.base import (
     is_on,
     later,
     path_of,
+    put_configuration,
     put_source,
     to,
     to_number,
@@ -30,10 +32,10 @@ def sources(translation: Translation) -> None:
     """Names with `:subset` and `#rows` behind them."""
     for index, name in enumerate(as_list(translation.get("dataset") or [])):
         path, _, count = str(name).partition("#")
+        configuration = None
         head, colon, subset = path.rpartition(":")
         if colon and "/" not in subset and head not in ("hub", "hf", "HF", "ms"):
-            path = head
-            translation.leave(f"dataset {name}", f":{subset}: a hub data set is read in its default configuration")
+            path, configuration = head, subset
         if count:
             translation.leave(f"dataset {name}", f"#{count}: head -n {count} of its file")
         path = path.removeprefix("HF::").removeprefix("hf::")
@@ -42,10 +44,11 @@ def sources(translation: Translation) -> None:
                 f"dataset {name}", "it is ModelScope's name, and hub: is that of Hugging Face: see that it is there"
             )
         put_source(translation, index, "dataset", path)
+        put_configuration(translation, index, f"dataset {name}", path, configuration)
     if files := as_list(translation.get("val_dataset") or []):
         file = str(files[0]).partition("#")[0]
         if path_of(file).startswith("hub:"):
-            translation.leave("val_dataset", "data.validation takes files, not data sets of a hub")
+            translation.leave("val_dataset", HELD_OUT_HUB)
         else:
             translation.put("data.validation", file, "val_dataset")
     elif share := as_number(translation.get("split_dataset_ratio")):

@@ -11,6 +11,7 @@ from loradock.config.other_tools.base import (
     if_on,
     is_on,
     later,
+    put_configuration,
     put_source,
     to,
     to_number,
@@ -27,13 +28,13 @@ def sources(translation: Translation) -> None:
     fields = {"text": column} if column and column != "text" else {}
     if name := translation.get("dataset_name"):
         put_source(translation, 0, "dataset_name", str(name), fields=fields, split=None if split == "train" else split)
+        put_configuration(translation, 0, "dataset_config", str(name), translation.get("dataset_config"))
     for index, value in enumerate(as_list(translation.get("datasets") or [])):
         entry = as_mapping(value) or {"path": value}
         origin, split = f"datasets.{index}", entry.get("split")
         path = str(entry.get("path") or "")
         put_source(translation, index, origin, path, split=None if split == "train" else split)
-        if entry.get("name"):
-            translation.leave(f"{origin}.name", "a hub data set is read in its default configuration")
+        put_configuration(translation, index, f"{origin}.name", path, entry.get("name"))
         if entry.get("columns"):
             translation.leave(f"{origin}.columns", "the columns that a format names are read; data.sources.N.ignore")
 
@@ -68,8 +69,8 @@ TOOL = Tool(
         **dict.fromkeys(
             words(
                 "use_peft packing padding_free completion_only_loss assistant_only_loss dataset_name datasets "
-                "dataset_train_split dataset_text_field load_in_4bit load_in_8bit bnb_4bit_quant_type dtype "
-                "use_bnb_nested_quant torch_dtype max_length max_seq_length"
+                "dataset_config dataset_train_split dataset_text_field load_in_4bit load_in_8bit bnb_4bit_quant_type "
+                "dtype use_bnb_nested_quant torch_dtype max_length max_seq_length"
             ),
             later,
         ),
@@ -106,7 +107,6 @@ TOOL = Tool(
     lacking=trainer.LACKING
     | {
         "dataset_test_split": "data.validation takes a share of the rows or a file: --set data.validation=0.05",
-        "dataset_config": "a hub data set is read in its default configuration",
         "dataset_streaming": "rows are prepared once and read from the disk, in constant memory",
     },
 )

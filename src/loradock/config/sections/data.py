@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, PrivateAttr, model_validator
@@ -9,8 +11,26 @@ from pydantic import Field, PrivateAttr, model_validator
 from loradock.catalog.formats import FormatName
 from loradock.config.sections.values import Auto, HeldOut, Length, Place, Section, Seed, SetName, Workers
 
+HUB_PREFIX = "hub:"
+SPLIT = re.compile(r"[\w+-]+")
+"""One or several (`train+validation`), as the name of a path may end with; no suffix of a file looks like it."""
 TextUnit = Literal["file", "line", "paragraph"]
 """What of a text file is a document."""
+
+
+def parts_of(path: str) -> dict[str, str]:
+    """The keys of a source that its path names: of `PATH#SPLIT` and `hub:OWNER/NAME@COMMIT#CONFIGURATION/SPLIT`.
+
+    A file that is there is never taken apart. `#CONFIGURATION/` is the default split of a configuration.
+    """
+    place, mark, part = path.rpartition("#") if "#" in path else (path, "", "")
+    if not path.startswith(HUB_PREFIX):
+        is_split = mark and place and SPLIT.fullmatch(part) and not os.path.lexists(path)
+        return {"path": place, "split": part} if is_split else {"path": path}
+    name, _, revision = place.partition("@")
+    configuration, _, split = part.rpartition("/")
+    parts = {"revision": revision, "configuration": configuration, "split": split}
+    return {"path": name} | {key: value for key, value in parts.items() if value}
 
 
 class SourceConfig(Section):
@@ -19,7 +39,9 @@ class SourceConfig(Section):
     path: Place = Field(
         min_length=1,
         description="JSON, JSONL, CSV, text, Markdown (each also .gz, .zst), Parquet; a directory or pattern "
-        "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME.",
+        "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME@COMMIT. `#SPLIT` behind it "
+        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`). Or the address of a file: https, "
+        "s3, gs.",
     )
     format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(
@@ -30,18 +52,41 @@ class SourceConfig(Section):
         default=1.0, description="How many times an epoch sees each row (0.5: half)."
     )
     revision: str | None = Field(default=None, description="Commit of a hub data set; default: the latest.")
+    configuration: str | None = Field(
+        default=None, description="Configuration (subset) of a hub data set; default: its own default."
+    )
     split: str = Field(default="train", description="Split that is read where a source has several.")
     _text_unit: TextUnit = PrivateAttr(default="line")
+    _cache: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _written_out(self) -> Self:
+        """What the path names stands in keys of its own; where they say otherwise, it stays, and a rule refuses it."""
+        if not self.contradictions:
+            for key, value in parts_of(self.path).items():
+                object.__setattr__(self, key, value)  # the section is frozen
+        return self
+
+    @property
+    def contradictions(self) -> dict[str, str]:
+        """What the path names of keys that say otherwise."""
+        parts = {key: value for key, value in parts_of(self.path).items() if key in self.model_fields_set - {"path"}}
+        return {key: value for key, value in parts.items() if getattr(self, key) not in (None, "", value)}
 
     @property
     def text_unit(self) -> TextUnit:
         """What of a text file is a row: as `data.text` says of what is trained on, else (answered, embedded) a line."""
         return self._text_unit
 
-    def with_text_unit(self, unit: TextUnit) -> Self:
-        """The same source, its text files read so."""
+    @property
+    def cache(self) -> str | None:
+        """Where fetched files are kept, as `data.cache` says."""
+        return self._cache
+
+    def with_text_unit(self, unit: TextUnit, *, cache: str | None = None) -> Self:
+        """The same source, its text files read so, and kept in that cache where they are fetched."""
         source = self.model_copy()
-        source._text_unit = unit
+        source._text_unit, source._cache = unit, cache
         return source
 
 
@@ -99,10 +144,23 @@ class DataConfig(Section):
         default="split",
         description="Rows over max_length: split into windows that learn every token once, cut, or left out.",
     )
+    overlap: Annotated[int, Field(ge=0, le=16_777_216)] = Field(
+        default=0,
+        description="Tokens with which each window of a document of text repeats the one before it, as context that is "
+        "not learned again.",
+    )
     max_dropped: Annotated[float, Field(ge=0, le=1)] = Field(
         default=0.1,
-        description="Share of the rows that may be left out for their length, and of bad rows "
+        description="Share of the rows that may be left out for their length, too long or too short, and of bad rows "
         "(`on_bad_row`); more ends the run.",
+    )
+    min_tokens: Annotated[int, Field(ge=0, le=16_777_216)] = Field(
+        default=0, description="Rows of fewer tokens are left out before any is held out, up to max_dropped."
+    )
+    deduplicate: Literal["off", "exact"] = Field(
+        default="off",
+        description="exact: of rows that become the same tokens and labels, all but the first are left out, before any "
+        "is held out. Rows of a data.validation of its own stay whole.",
     )
     on_bad_row: Literal["stop", "skip"] = Field(
         default="stop",
@@ -129,8 +187,8 @@ class DataConfig(Section):
 
     @model_validator(mode="after")
     def _sources_with_text_unit(self) -> Self:
-        """Give the sources their text unit, so that each reader of one reads the same rows; it is no key of theirs."""
-        sources = tuple(source.with_text_unit(self.text) for source in self.sources)
+        """Give the sources their text unit and cache, so that each reader of one reads the same rows."""
+        sources = tuple(source.with_text_unit(self.text, cache=self.cache) for source in self.sources)
         object.__setattr__(self, "sources", sources)  # the section is frozen
         return self
 

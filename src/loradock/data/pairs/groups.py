@@ -53,16 +53,23 @@ class Groups:
         return range(first, first + int(self.positives[group]))
 
 
-def split(prepared: Prepared, groups: Groups, *, validation: float, seed: int) -> tuple[Int64, Int64]:
-    """(training groups, validation groups), ascending: a share below 1 or a number, from each source in proportion."""
-    is_held_out = np.zeros(len(groups), dtype=np.bool_)
+def split(
+    prepared: Prepared, groups: Groups, *, validation: float, seed: int, places: Int64 | None = None
+) -> tuple[Int64, Int64]:
+    """(training groups, validation groups), ascending: a share below 1 or a number, from each source in proportion.
+
+    `places` (ascending): those that there are to divide, else all.
+    """
+    places = np.arange(len(groups)) if places is None else places
+    is_held_out = np.zeros(len(places), dtype=np.bool_)
     if validation > 0:
-        wanted = validation if validation < 1 else validation / max(1, len(groups))
-        for index, (start, stop) in enumerate(of_sources(prepared, groups)):
+        wanted = validation if validation < 1 else validation / max(1, len(places))
+        for index, bounds in enumerate(of_sources(prepared, groups)):
+            start, stop = np.searchsorted(places, bounds).tolist()
             rng = np.random.default_rng([seed, _SPLIT, index])
             count = min(stop - start - 1, max(1, round(wanted * (stop - start)))) if stop - start > 1 else 0
             is_held_out[start + rng.permutation(stop - start)[:count]] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+    return places[~is_held_out], places[is_held_out]
 
 
 def of_sources(prepared: Prepared, groups: Groups) -> list[tuple[int, int]]:

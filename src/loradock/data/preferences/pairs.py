@@ -108,7 +108,7 @@ class FittedPairs:
 
 def selected(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Fitted:
     """The samples where the mask holds."""
-    columns = {name: getattr(fitted, name)[mask] for name in ("rows", "starts", "lengths", "learned")}
+    columns = {name: getattr(fitted, name)[mask] for name in ("rows", "starts", "lengths", "learned", "contexts")}
     return replace(fitted, **columns)
 
 

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, Self
 
 from loradock.catalog.samples import SampleKind
+from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
+from loradock.data.selection import Deduplicate, Selection
 from loradock.data.sources import held_out
 from loradock.data.steps import Int64, Stream, Turns
 from loradock.data.templates import ChatTemplate
@@ -46,7 +46,7 @@ class Preparing:
         return prepare(
             data,
             tokenizer=self.tokenizer,
-            cache_dir=cache_directory(data),
+            cache_dir=cache_directory(data.cache),
             workers=workers,
             progress=self.progress,
             task=task,
@@ -75,16 +75,6 @@ class Preparing:
         return trained, judged
 
 
-def cache_directory(data: DataConfig) -> Path:
-    """Where prepared data are kept: data.cache, else LORADOCK_CACHE, else loradock/ in the user's cache."""
-    if data.cache:
-        return Path(data.cache)
-    if named := os.environ.get("LORADOCK_CACHE"):
-        return Path(named) / "prepared"
-    home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(home) / "loradock" / "prepared"
-
-
 @dataclass(frozen=True, kw_only=True)
 class Part(ABC):
     """Prepared samples, and those `chosen` among them: int64, ascending."""
@@ -98,17 +88,23 @@ class Part(ABC):
         """What a fingerprint holds of them."""
 
 
+def selected(prepared: Prepared, data: DataConfig, *, deduplicate: Deduplicate = "off") -> Selection:
+    """The samples that are long enough, up to data.max_dropped; without copies where that is asked for."""
+    return Selection.of(prepared, min_tokens=data.min_tokens, max_dropped=data.max_dropped, deduplicate=deduplicate)
+
+
 @dataclass(frozen=True, kw_only=True)
 class SampleSet(ABC):
     """The samples of one kind: those to train on, and those held out where there are any.
 
-    `config` names the sources of this kind alone: those whose format says `kind`.
+    `config` names the sources of this kind alone: those whose format says `kind`; `selection` is what is taken of them.
     """
 
     kind: ClassVar[SampleKind]
     config: RunConfig
     train: Part
     validation: Part | None
+    selection: Selection
 
     @classmethod
     @abstractmethod
@@ -154,6 +150,16 @@ class SampleSet(ABC):
     def template(self) -> ChatTemplate | None:
         """What conversations were rendered with; None where the kind has none."""
         return None
+
+    @property
+    def selection_notes(self) -> list[str]:
+        """What is left out before any sample is held out."""
+        return list(self.selection.notes(min_tokens=self.config.data.min_tokens))
+
+    @property
+    def idle_notes(self) -> list[str]:
+        """Keys that have no effect on these sources."""
+        return []
 
     @property
     @abstractmethod

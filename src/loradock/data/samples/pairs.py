@@ -17,6 +17,7 @@ from loradock.data.pairs.preparer import NEGATIVE, POSITIVE, QUERY, PairTask
 from loradock.data.pairs.steps import PairDraw, PairTurns
 from loradock.data.prepared import Prepared
 from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.selection import Selection
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import DataError
@@ -68,16 +69,18 @@ class PairSamples(SampleSet):
             return PairTask.of(embedding, spec=spec, special=data.special_tokens)
 
         trained, apart = preparing.with_held_out(data, task)
-        groups = Groups.of(trained)
+        groups, selection = Groups.of(trained), Selection.of(trained, deduplicate=data.deduplicate)
         if apart:
-            train, validation = PairPart.of(trained, groups), PairPart.of(apart, Groups.of(apart))
+            train, validation = PairPart.of(trained, groups, selection.samples), PairPart.of(apart, Groups.of(apart))
         else:
             assert isinstance(data.validation, int | float)
-            chosen, judged = split(trained, groups, validation=data.validation, seed=data.seed)
+            chosen, judged = split(
+                trained, groups, validation=data.validation, seed=data.seed, places=selection.samples
+            )
             train = PairPart.of(trained, groups, chosen)
             validation = PairPart.of(trained, groups, judged) if len(judged) else None
         check_batches(train, config=config)
-        return cls(config=config, train=train, validation=validation)
+        return cls(config=config, train=train, validation=validation, selection=selection)
 
     @property
     def parts(self) -> Mapping[str, PairPart]:
@@ -155,6 +158,7 @@ class PairSamples(SampleSet):
         counts = f"{positives:,} positives and {int(negatives.sum()):,} hard negatives"
         notes = [
             *part.prepared.notes,
+            *self.selection_notes,
             f"pairs: {len(part.chosen):,} queries with {counts}; {embedding.global_batch} a step",
         ]
         if not batches.full:
@@ -192,6 +196,7 @@ class PairSamples(SampleSet):
         return {
             "pairs": len(self.train.chosen),
             "pairs_left_out": self.batches.left_out,
+            "duplicate_pairs": self.selection.copies,
             "embedding_template": self.train.prepared.template,
         }
 

@@ -20,7 +20,7 @@ from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
 from loradock.data.row_steps import RowOrder, steps_per_epoch
-from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.samples.base import Part, Preparing, SampleSet, selected
 from loradock.data.select import Int64, split
 from loradock.data.steps import BatchShape, Ranks, Stream
 from loradock.data.templates import ChatTemplate
@@ -66,11 +66,13 @@ class PreferenceSamples(SampleSet):
         """See `SampleSet.of`; answers are fitted to `preparing.max_length`."""
         data = config.data
         trained, apart = preparing.with_held_out(data, PreferenceTask.of)
+        selection = selected(trained, data, deduplicate=data.deduplicate)
         if apart:
-            chosen, judged = np.arange(trained.rows // A_PAIR), (apart, np.arange(apart.rows // A_PAIR))
+            chosen, judged = selection.samples, (apart, selected(apart, data).samples)
         else:
             assert isinstance(data.validation, int | float)
-            chosen, held_out = split(by_pair(trained), validation=data.validation, seed=data.seed)
+            pairs = by_pair(trained)
+            chosen, held_out = split(pairs, validation=data.validation, seed=data.seed, rows=selection.samples)
             judged = (trained, held_out) if len(held_out) else None
         limit = preparing.max_length
         if not isinstance(limit, int):
@@ -80,6 +82,7 @@ class PreferenceSamples(SampleSet):
             train=PreferencePart.of(trained, chosen, data=data, max_length=limit),
             validation=judged and PreferencePart.of(*judged, data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
+            selection=selection,
         )
 
     @classmethod
@@ -189,7 +192,8 @@ class PreferenceSamples(SampleSet):
         held_out = f", {len(self.validation.fitted):,} held out" if self.validation else ""
         counts = f"{documents.supervised_tokens:,} of {documents.tokens:,} tokens are of answers"
         longer = f"the chosen answer is the longer one in {percent(fitted.longer_chosen_share)} of them"
-        notes = [*self.train.prepared.notes, f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"]
+        line = f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"
+        notes = [*self.train.prepared.notes, *self.selection_notes, line]
         if fitted.over_long:
             what = f"{fitted.over_long:,} pairs are left out: an answer has over {documents.max_length:,} tokens"
             cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
@@ -207,6 +211,8 @@ class PreferenceSamples(SampleSet):
             "equal_pairs": fitted.equal,
             "longer_chosen_share": fitted.longer_chosen_share,
             "skipped_rows": prepared.skipped_rows,
+            "short_pairs": self.selection.short,
+            "duplicate_pairs": self.selection.copies,
             "template": prepared.template,
             "conversations": prepared.conversations,
             "date": prepared.date,

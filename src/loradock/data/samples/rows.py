@@ -14,10 +14,12 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig
 from loradock.data.dropped import check_dropped
 from loradock.data.prepared import Prepared
+from loradock.data.read import has_text
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
-from loradock.data.samples.base import Part, Preparing, SampleSet
-from loradock.data.select import EpochOrder, Fitted, fit, split
+from loradock.data.samples.base import Part, Preparing, SampleSet, selected
+from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit, split
+from loradock.data.sources import held_out_files
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
@@ -43,14 +45,15 @@ class RowPart(Part):
     def used(self) -> str:
         """Their number, tokens and places."""
         fitted = self.fitted
-        columns = (fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4"))
+        columns = [fitted.rows.astype("<i8"), fitted.starts.astype("<i4"), fitted.lengths.astype("<i4")]
+        columns += [fitted.contexts.astype("<i4")] * bool(fitted.overlapped[0])  # none before data.overlap
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
         return f"{len(fitted.rows)} samples, {fitted.tokens} tokens, {digest}"
 
     @classmethod
     def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
         """The part at this length. DataError where too much of it is left out."""
-        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows)
+        fitted = fit(prepared, rows=chosen, max_length=max_length, long_rows=data.long_rows, overlap=data.overlap)
         check_dropped(fitted, max_dropped=data.max_dropped)
         return cls(prepared=prepared, chosen=chosen, fitted=fitted)
 
@@ -69,11 +72,12 @@ class RowSamples(SampleSet):
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
         trained, apart = preparing.with_held_out(data, Task.of)
+        selection = selected(trained, data, deduplicate=data.deduplicate)
         if apart:
-            chosen, judged = np.arange(trained.rows), (apart, np.arange(apart.rows))
+            chosen, judged = selection.samples, (apart, selected(apart, data).samples)
         else:
             assert isinstance(data.validation, int | float)
-            chosen, held_out = split(trained, validation=data.validation, seed=data.seed)
+            chosen, held_out = split(trained, validation=data.validation, seed=data.seed, rows=selection.samples)
             judged = (trained, held_out) if len(held_out) else None
         limit = preparing.max_length
         if not isinstance(limit, int):
@@ -83,6 +87,7 @@ class RowSamples(SampleSet):
             train=RowPart.of(trained, chosen, data=data, max_length=limit),
             validation=judged and RowPart.of(*judged, data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
+            selection=selection,
         )
 
     @property
@@ -177,7 +182,34 @@ class RowSamples(SampleSet):
         judged = self.validation.prepared if self.validation else self.train.prepared
         skipped = judged.skipped_rows if judged is not self.train.prepared else 0
         bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
-        return [*self.train.prepared.notes, *bad, f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})"]
+        return [
+            *self.train.prepared.notes,
+            *bad,
+            *self.selection_notes,
+            *self.overlap_notes,
+            *self.idle_notes,
+            f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})",
+        ]
+
+    @property
+    def idle_notes(self) -> list[str]:
+        """That a choice of what a text file's documents are has no effect where there is no text file."""
+        data = self.config.data
+        if data.text == "file" or any(map(has_text, (*data.sources, *held_out_files(data)))):
+            return []
+        return [f"data.text {data.text} has no effect: no source is a text file"]
+
+    @property
+    def overlap_notes(self) -> list[str]:
+        """What data.overlap does, where the rows are split at a length."""
+        fitted, overlap = self.train.fitted, self.config.data.overlap
+        if not overlap or fitted.max_length == UNCUT_TOKENS:
+            return []
+        documents, tokens = fitted.overlapped
+        if not tokens:
+            return [f"data.overlap has no effect: no document of text is longer than {fitted.max_length:,} tokens"]
+        what = f"documents of text split with an overlap of {overlap} tokens (data.overlap): {documents:,}"
+        return [f"{what}; {tokens:,} tokens are context a second time, and none is learned twice"]
 
     def as_dict(self) -> dict[str, Any]:
         """What truncation costs, and how rows were rendered."""
@@ -186,6 +218,9 @@ class RowSamples(SampleSet):
             "over_long_rows": fitted.over_long,
             "dropped_rows": fitted.dropped,
             "skipped_rows": prepared.skipped_rows,
+            "short_rows": self.selection.short,
+            "duplicate_rows": self.selection.copies,
+            "overlap_tokens": fitted.overlapped[1],
             "lost_tokens": fitted.lost_tokens,
             "lost_supervised_tokens": fitted.lost_supervised_tokens,
             "template": prepared.template,

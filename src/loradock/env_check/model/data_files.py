@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from loradock.config.places import is_remote
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.model.refusal import one_line
 from loradock.env_check.remedies import from_hint, train_with
@@ -40,6 +41,8 @@ def of_source(host: Host, key: str, source: SourceConfig) -> Iterator[Finding]:
     """What is wrong with one source, at most one thing."""
     if source.path.startswith(HUB_DATA):
         yield from of_hub(host, source)
+        return
+    if is_remote(source.path):  # fetched where it is read: no check has the time
         return
     from loradock.data.read import files, place_of, read, shown_files
     from loradock.data.readers import reader_of
@@ -80,7 +83,8 @@ def of_hub(host: Host, source: SourceConfig) -> Iterator[Finding]:
     prepared = hub_cache.prepared_commits(name, environ=environ)
     if revision in prepared:
         return
-    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}, revision={revision!r})")
+    part = f", {source.configuration!r}" if source.configuration else ""
+    load = shlex.quote(f"import datasets; datasets.load_dataset({name!r}{part}, revision={revision!r})")
     fetch = f"env HF_HUB_OFFLINE=0 HF_DATASETS_OFFLINE=0 python -c {load}"
     if hub_cache.datasets_are_offline(environ):
         if prepared:

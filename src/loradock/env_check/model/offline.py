@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from loradock.env_check.base import Check, Finding, Intent, ok, warning
 from loradock.facts import Facts
-from loradock.machine import Host
+from loradock.machine import Host, hub_access
 from loradock.model import hub_cache
 
-SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE")
+SWITCHES = hub_access.OFFLINE
 FALSE_WORDS = {"", "0", "OFF", "NO", "FALSE"}
 
 
@@ -26,12 +26,12 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
 def judge(environ: Mapping[str, str]) -> list[Finding]:
     """What is wrong with the switches that are set; [] where they agree."""
     switches = {name: environ[name] for name in SWITCHES if name in environ}
-    strange = {name: v for name, v in switches.items() if not hub_cache.is_true(v) and v.upper() not in FALSE_WORDS}
+    strange = {name: v for name, v in switches.items() if not hub_access.is_true(v) and v.upper() not in FALSE_WORDS}
     findings = [
         warning(f"{name} is {value!r}, which counts as 0: offline mode is not on", remedy=f"export {name}=1")
         for name, value in strange.items()
     ]
-    on = [name for name, value in switches.items() if hub_cache.is_true(value)]
+    on = [name for name, value in switches.items() if hub_access.is_true(value)]
     off = [name for name, value in switches.items() if value.upper() in FALSE_WORDS - {""}]
     if on and off:
         settings = ", ".join(f"{name}={switches[name]}" for name in (*on, *off))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from loradock.config.places import is_remote
 from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.model import ModelConfig
+from loradock.data import remote
 from loradock.data.readers import hub
 from loradock.errors import InputMissing
 from loradock.model import hub_cache
@@ -23,9 +25,12 @@ def refuse_model(recorded: ModelConfig) -> None:
 
 
 def refuse_data(recorded: Iterable[SourceConfig]) -> None:
-    """InputMissing where a source is a data set of the hub that `datasets` has not prepared here."""
+    """InputMissing where a source is a data set of the hub, or a file of the network, that was not fetched here."""
     for source in recorded:
+        if is_remote(source.path) and remote.local_copy(source) is None:
+            raise InputMissing(f"{source.path} {WHY}", hint=f"--data {source.path}")
         name = source.path.removeprefix(hub.PREFIX)
         if hub.is_hub(source.path) and source.revision not in hub_cache.prepared_commits(name, environ=os.environ):
-            load = f"python -c \"import datasets; datasets.load_dataset('{name}', revision='{source.revision}')\""
+            part = f", '{source.configuration}'" if source.configuration else ""
+            load = f"python -c \"import datasets; datasets.load_dataset('{name}'{part}, revision='{source.revision}')\""
             raise InputMissing(f"the data set {name} {WHY}", hint=load)

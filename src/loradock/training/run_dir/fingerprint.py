@@ -76,6 +76,9 @@ LATER_KEYS = {
     "data.reasoning": "as_template",
     "data.template_arguments": {},
     "data.text": "line",
+    "data.min_tokens": 0,
+    "data.overlap": 0,
+    "data.deduplicate": "off",
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 
@@ -100,6 +103,8 @@ def of_config(config: RunConfig) -> dict[str, str]:
         if is_free(key) or (key in JUDGED_KEYS and not is_judged) or _is_of_other(key, config.objective_spec):
             continue
         if key in LATER_KEYS and value == LATER_KEYS[key]:
+            continue
+        if key.endswith(".configuration") and value is None:  # came after the first runs
             continue
         if key == "data.text" and not _names_text(config):
             continue

@@ -16,7 +16,7 @@ from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
 from loradock.data.read import digest
 from loradock.data.sources import held_out_files
-from loradock.errors import InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
+from loradock.errors import HubError, InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
 from loradock.files import regular, sidecar
 from loradock.plan.plan import HELD
 from loradock.training.run_dir import fingerprint
@@ -152,7 +152,7 @@ def check_rows(config: RunConfig, record: Mapping[str, Any], directory: Path) ->
     differ: list[Problem] = []
     for key, sources in asked.items():
         before = [each["sha256"] for each in trained.get(key, [])]
-        with suppress(InputMissing):
+        with suppress(InputMissing, HubError):
             if before and before != [digest(source) for source in sources]:
                 differ.append(Problem(what=f"{', '.join(source.path for source in sources)} changed"))
     if differ:

@@ -80,10 +80,10 @@ def held_out(job: Job) -> list[Row]:
     if part is None:
         raise UsageError("the run held out no rows (data.validation)", hint="leave out --compare; loradock evaluate")
     fitted = part.fitted
-    places = zip(fitted.rows.tolist(), fitted.starts.tolist(), fitted.lengths.tolist(), strict=True)
+    columns = (fitted.rows, fitted.starts, fitted.lengths, fitted.contexts)
     rows: list[Row] = []
-    for row, start, length in list(places)[:MOST_ROWS]:
-        ids, mask = part.prepared.row(row, start=start, length=length)
+    for row, start, length, context in zip(*(column[:MOST_ROWS].tolist() for column in columns), strict=True):
+        ids, mask = part.prepared.row(row, start=start, length=length, context=context)
         rows.append((torch.tensor(ids, dtype=torch.long), torch.tensor(mask)))
     return rows
 

@@ -1,0 +1,233 @@
+"""Files of the web and of object stores: fetched where a person names them, and kept in the cache by their content.
+
+Each start asks once whether the file is still the one that was fetched (its ETag or time), and fetches it again where
+it is not, or where the server cannot say. A run's record has the digest of the content, so another one is noticed.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import netrc
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from loradock.config.places import NO_CREDENTIAL, cache_directory, has_credential
+from loradock.config.sections.data import SourceConfig
+from loradock.data.readers.base import CHUNK_BYTES
+from loradock.errors import (
+    EnvironmentUnfit,
+    HubError,
+    InputMissing,
+    LoradockError,
+    UsageError,
+    machine_error,
+    storage_error,
+)
+from loradock.files import atomic_io, regular, staged
+from loradock.files.foreign import said
+from loradock.machine import hub_access
+from loradock.text import redact
+from loradock.text.amounts import size_text
+
+if TYPE_CHECKING:
+    import httpx
+
+PACKAGES = {"s3": ("s3fs", "aws s3 cp {} ."), "gs": ("gcsfs", "gcloud storage cp {} .")}
+"""Of object stores: the package that reads them, and what copies a file without it."""
+VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
+"""What a web server says of a file's version, and the header that asks for another one."""
+VERSION = ("ETag", "etag", "LastModified", "updated", "mtime", "generation", "md5Hash", "size")
+"""What object stores say of it."""
+DIGITS = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """A fetched file; `version` is what the server said of it, `former` an earlier copy that holds something else."""
+
+    file: Path
+    size_bytes: int
+    version: Mapping[str, str]
+    former: Path | None = None
+
+
+def local_file(source: SourceConfig) -> Path:
+    """The copy on this machine, fetched first where there is none or the file has changed.
+
+    InputMissing for a file that is not there or that nobody may read, HubError where the server does not answer or the
+    network is switched off, EnvironmentUnfit for a package that is missing, and what the cache's disk ends with.
+    """
+    if has_credential(source.path):
+        raise UsageError("an address holds a credential, and addresses are shown and recorded", hint=NO_CREDENTIAL)
+    return _current(source.path, cache_directory(source.cache) / "remote").file
+
+
+def local_copy(source: SourceConfig) -> Path | None:
+    """The copy on this machine, without asking anybody; None where there is none."""
+    copy = _known(source.path, cache_directory(source.cache) / "remote")
+    return copy and copy.file
+
+
+def notes(source: SourceConfig) -> list[str]:
+    """What a person is told of a fetched file: where it lies, and that it is another one than before."""
+    copy = _current(source.path, cache_directory(source.cache) / "remote")
+    lines = [f"{source.path}: read from {copy.file} ({size_text(copy.size_bytes)})"]
+    if copy.former:
+        lines.append(f"warning: {source.path} has changed since it was fetched; what it held then is {copy.former}")
+    return lines
+
+
+def address(path: str) -> str:
+    """The address without what stands behind the file's name, by which its kind is known."""
+    return path.partition("?")[0]
+
+
+@functools.cache  # a process reads one content from beginning to end
+def _current(url: str, folder: Path) -> Copy:
+    known = _known(url, folder)
+    if switches := hub_access.switches(os.environ):
+        if known:
+            return known
+        what = f"{url} is not in the cache, and {' or '.join(switches)} switches the network off"
+        raise HubError(what, hint=f"unset {' '.join(switches)}; or fetch it elsewhere, and name the file")
+    scheme = urlsplit(url).scheme
+    fetch = _by_store if scheme in PACKAGES else _by_web
+    try:
+        with staged.in_cache(folder) as place:
+            version = fetch(url, place / "content", known)
+            if known and version is None:
+                return known
+            copy = _committed(url, folder, place / "content", version or {})
+            return copy if not known or known.file.parent == copy.file.parent else replace(copy, former=known.file)
+    except OSError as error:
+        raise storage_error(error, folder) from error
+
+
+def _committed(url: str, folder: Path, content: Path, version: Mapping[str, str]) -> Copy:
+    """Move what was fetched to its place, and note which version of the file it is."""
+    with content.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256").hexdigest()
+    atomic_io.sync_file(content)
+    place = folder / digest[:DIGITS]
+    place.mkdir(exist_ok=True)
+    file = place / (Path(urlsplit(url).path).name or "content")
+    content.rename(file)
+    atomic_io.sync_folder(place)
+    note = {"file": f"{place.name}/{file.name}", "size_bytes": file.stat().st_size, "version": dict(version)}
+    atomic_io.replace(_note(url, folder), json.dumps(note))
+    return Copy(file=file, size_bytes=note["size_bytes"], version=version)
+
+
+def _note(url: str, folder: Path) -> Path:
+    return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
+
+
+def _known(url: str, folder: Path) -> Copy | None:
+    """What was fetched last, where it is still there."""
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        note = json.loads(regular.read(_note(url, folder)))
+        copy = Copy(file=folder / note["file"], size_bytes=note["size_bytes"], version=dict(note["version"]))
+        if copy.file.parent.parent == folder and copy.file.stat().st_size == copy.size_bytes:
+            return copy
+    return None
+
+
+def _by_web(url: str, place: Path, known: Copy | None) -> Mapping[str, str] | None:
+    """Fetch a file of the web; None where it is the one that is known."""
+    hub_access.check(os.environ)
+    import httpx
+
+    conditions = {VALIDATORS[name]: value for name, value in (known.version if known else {}).items()}
+    headers = {"Accept-Encoding": "identity", **conditions}
+    try:
+        with httpx.stream(
+            "GET", url, headers=headers, auth=_login(), follow_redirects=True, timeout=hub_access.ANSWER_SECONDS
+        ) as reply:
+            if reply.status_code == httpx.codes.NOT_MODIFIED and known:
+                return None
+            _check_status(url, reply.status_code)
+            with place.open("wb") as file:
+                for chunk in reply.iter_raw(CHUNK_BYTES):
+                    file.write(chunk)
+            return {name: reply.headers[name] for name in VALIDATORS if name in reply.headers}
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
+        raise HubError(f"{url} was not fetched: {redact.without(said(error), {})}", hint=_away(known)) from error
+
+
+def _login() -> httpx.Auth | None:
+    """The logins of ~/.netrc (NETRC names another file), each for its own host alone; None where there are none."""
+    import httpx
+
+    file = Path(os.environ.get("NETRC") or "~/.netrc").expanduser()
+    if not file.is_file():
+        return None
+    try:
+        return httpx.NetRCAuth(str(file))
+    except (netrc.NetrcParseError, OSError) as error:
+        why = error.msg if isinstance(error, netrc.NetrcParseError) else error.strerror
+        raise InputMissing(f"{file} cannot be read: {why}", hint="correct it, or export NETRC=/dev/null") from error
+
+
+def _check_status(url: str, status: int) -> None:
+    if status in (401, 403):
+        raise InputMissing(
+            f"{url}: the server refuses it ({status})", hint="put the login into ~/.netrc, or copy the file"
+        )
+    if status in (404, 410):
+        raise InputMissing(f"{url} is not there ({status})", hint=f"check the address: curl -sSIL {address(url)}")
+    if status >= 300:
+        raise HubError(f"{url} was not fetched: the server answers {status}", hint="try again later, or copy the file")
+
+
+def _by_store(url: str, place: Path, known: Copy | None) -> Mapping[str, str] | None:
+    """Fetch a file of an object store by fsspec, which finds credentials as the store's own tools do."""
+    import fsspec
+
+    package, copying = PACKAGES[urlsplit(url).scheme]
+    with _asking(url, known):
+        try:
+            store, path = fsspec.core.url_to_fs(url)
+        except ImportError as error:
+            hint = f"pip install {package}, into your own environment; or {copying.format(url)}, and name the file"
+            raise EnvironmentUnfit(f"{url} needs the package {package}, which is not installed", hint=hint) from error
+        store.invalidate_cache()
+        info: dict[str, Any] = store.info(path)
+        if info.get("type") == "directory":
+            raise InputMissing(
+                f"{url} is a folder of an object store", hint=f"name a file of it; or {copying.format(url)}"
+            )
+        version = {name: str(info[name]) for name in VERSION if info.get(name) is not None}
+        if known and version.keys() - {"size"} and dict(known.version) == version:
+            return None
+        store.get_file(path, str(place))
+        return version
+
+
+@contextmanager
+def _asking(url: str, known: Copy | None) -> Iterator[None]:
+    try:
+        yield
+    except LoradockError:
+        raise
+    except FileNotFoundError as error:
+        raise InputMissing(f"{url} is not there", hint="check the address and the access rights") from error
+    except PermissionError as error:
+        what = f"{url}: the store refuses it ({redact.without(said(error), redact.of(os.environ))})"
+        raise InputMissing(what, hint="log in as the store's own tools do, or copy the file") from error
+    except Exception as error:  # each store's library has exceptions of its own
+        if failed := machine_error(error):
+            raise failed from error
+        text = redact.without(said(error), redact.of(os.environ))
+        raise HubError(f"{url} was not fetched: {text}", hint=_away(known)) from error
+
+
+def _away(known: Copy | None) -> str:
+    copy_hint = "; HF_HUB_OFFLINE=1 takes the copy in the cache" if known else ""
+    return f"check the network and its proxy{copy_hint}"

@@ -1,0 +1,320 @@
+"""Sources by their address: fetched once, kept by content, asked for a newer one; secrets stand nowhere."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import importlib
+import json
+import threading
+from collections.abc import Iterator
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from click.testing import CliRunner, Result
+from fsspec.implementations.local import LocalFileSystem
+from tiny import write_rows
+from whole_runs import train
+
+from loradock import demo
+from loradock.cli import cli
+from loradock.config.load import load
+from loradock.config.sections.data import SourceConfig
+from loradock.data import remote
+from loradock.data.read import digest, files, shown_files
+from loradock.data.sources import samples
+from loradock.errors import ConfigError, EnvironmentUnfit, HubError, InputMissing, NoCheckpoint, UsageError
+from loradock.machine import hub_access
+from loradock.training.run_dir import fetching
+
+SECRET = "hunter2hunter2"
+LOGIN = f"me:{SECRET}"
+ROWS = b"".join(json.dumps({"prompt": f"What is {n}?", "completion": f" {n}"}).encode() + b"\n" for n in range(6))
+
+
+class Files(BaseHTTPRequestHandler):
+    """A web server of the files in `content`, with what servers do: versions, redirects, refusals, broken answers."""
+
+    content: ClassVar[dict[str, bytes]] = {}
+    requests: ClassVar[list[tuple[str, int]]] = []
+    has_versions = True
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path == "/moved.jsonl":
+            self.answered(302, Location="/rows.jsonl")
+        elif path == "/private.jsonl":
+            is_known = self.headers.get("Authorization") == f"Basic {base64.b64encode(LOGIN.encode()).decode()}"
+            self.answered(200, ROWS) if is_known else self.answered(401)
+        elif path == "/broken.jsonl":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(ROWS[:100])
+        elif path == "/busy.jsonl":
+            self.answered(503)
+        elif (content := self.content.get(path)) is None:
+            self.answered(404)
+        else:
+            self.file(content)
+
+    def file(self, content: bytes) -> None:
+        tag = f'"{hashlib.sha256(content).hexdigest()[:12]}"'
+        if self.has_versions and self.headers.get("If-None-Match") == tag:
+            self.answered(304)
+            return
+        versions = {"ETag": tag, "Last-Modified": formatdate(0, usegmt=True)} if self.has_versions else {}
+        self.answered(200, content, **versions)
+
+    def answered(self, status: int, content: bytes = b"", **headers: str) -> None:
+        self.requests.append((self.path, status))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
+    for name in hub_access.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
+    monkeypatch.setenv("LORADOCK_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(Files, "content", {"/rows.jsonl": ROWS})
+    monkeypatch.setattr(Files, "requests", [])
+    forget()
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    threading.Thread(target=serving.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{serving.server_port}"
+    serving.shutdown()
+    serving.server_close()
+
+
+def forget() -> None:
+    """As in a new process."""
+    remote._current.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+def prompts(path: str) -> list[str]:
+    return [getattr(sample, "prompt", str(sample)) for _, sample in samples(SourceConfig(path=path))]
+
+
+def test_a_file_is_fetched_once_and_asked_for_a_newer_one_in_the_next_process(server: str) -> None:
+    source = SourceConfig(path=f"{server}/rows.jsonl")
+    assert len(prompts(source.path)) == 6
+    assert digest(source) == hashlib.sha256(ROWS).hexdigest()
+    assert shown_files(source) == [source.path]
+    assert Files.requests == [("/rows.jsonl", 200)]
+    (file,) = files(source)
+    assert (file.name, file.parent.name) == ("rows.jsonl", hashlib.sha256(ROWS).hexdigest()[:16])
+    forget()
+    assert files(source) == [file]
+    assert Files.requests[1:] == [("/rows.jsonl", 304)]
+    assert remote.local_copy(source) == file
+
+
+def test_without_versions_it_is_fetched_in_each_process_and_equal_content_is_one_copy(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Files, "has_versions", False)
+    source = SourceConfig(path=f"{server}/rows.jsonl?download=true")
+    (file,) = files(source)
+    forget()
+    assert (files(source), remote.notes(source)[1:]) == ([file], [])
+    assert [status for _, status in Files.requests] == [200, 200]
+    Files.content["/rows.jsonl"] = ROWS * 2
+    forget()
+    (changed,) = files(source)
+    assert (changed.read_bytes(), file.read_bytes()) == (ROWS * 2, ROWS)
+    assert remote.notes(source)[1].endswith(f"has changed since it was fetched; what it held then is {file}")
+
+
+def test_a_compressed_file_comes_as_it_is_and_a_redirect_is_followed(server: str) -> None:
+    Files.content["/rows.jsonl.gz"] = gzip.compress(ROWS)
+    assert prompts(f"{server}/rows.jsonl.gz") == prompts(f"{server}/moved.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "what"),
+    [
+        ("private.jsonl", InputMissing, "the server refuses it (401)"),
+        ("gone.jsonl", InputMissing, "is not there (404)"),
+        ("busy.jsonl", HubError, "the server answers 503"),
+        ("broken.jsonl", HubError, "was not fetched: "),
+    ],
+)
+def test_what_is_not_given_whole_is_refused_and_nothing_stays(
+    name: str, kind: type[Exception], what: str, server: str, tmp_path: Path
+) -> None:
+    with pytest.raises(kind) as refused:
+        files(SourceConfig(path=f"{server}/{name}"))
+    assert what in str(refused.value)
+    assert [file.name for file in (tmp_path / "cache").rglob("*") if file.is_file()] == []
+
+
+def test_a_login_is_taken_from_netrc_and_stands_in_no_note(server: str, tmp_path: Path) -> None:
+    login, _, password = LOGIN.partition(":")
+    (tmp_path / "netrc").write_text(f"machine 127.0.0.1 login {login} password {password}\n")
+    (tmp_path / "netrc").chmod(0o600)
+    source = SourceConfig(path=f"{server}/private.jsonl")
+    assert len(prompts(source.path)) == 6
+    kept = b"".join(file.read_bytes() for file in (tmp_path / "cache").rglob("*") if file.is_file())
+    assert SECRET.encode() not in kept
+    assert SECRET not in str(remote.notes(source))
+    (tmp_path / "netrc").write_text("machine 127.0.0.1 word")
+    forget()
+    with pytest.raises(InputMissing, match="netrc cannot be read: bad follower token 'word'"):
+        files(source)
+
+
+def test_with_the_network_switched_off_the_copy_is_read_and_nothing_else(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = SourceConfig(path=f"{server}/rows.jsonl")
+    (file,) = files(source)
+    forget()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert files(source) == [file]
+    with pytest.raises(HubError, match="not in the cache, and HF_HUB_OFFLINE switches the network off"):
+        files(SourceConfig(path=f"{server}/other.jsonl"))
+    assert Files.requests == [("/rows.jsonl", 200)]
+    file.write_bytes(ROWS[:-3])
+    forget()
+    with pytest.raises(HubError):
+        files(source)
+
+
+def test_an_address_that_only_a_record_names_is_fetched_by_nobody(server: str) -> None:
+    source = SourceConfig(path=f"{server}/rows.jsonl")
+    with pytest.raises(InputMissing, match="nothing is fetched because a record names it") as refused:
+        fetching.refuse_data([source])
+    assert refused.value.hint == f"--data {source.path}"
+    assert Files.requests == []
+    files(source)
+    fetching.refuse_data([source])
+
+
+def test_a_server_that_is_away_is_told_with_the_copy_that_there_is(
+    server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hub_access, "ANSWER_SECONDS", 2.0)
+    port = ThreadingHTTPServer(("127.0.0.1", 0), Files)
+    address = f"http://127.0.0.1:{port.server_port}/rows.jsonl"
+    port.server_close()
+    with pytest.raises(HubError) as refused:
+        files(SourceConfig(path=address))
+    assert refused.value.hint == "check the network and its proxy"
+
+
+@pytest.mark.parametrize(
+    "path", [f"https://me:{SECRET}@host/rows.jsonl", f"https://host/a.jsonl?X-Amz-Signature={SECRET}"]
+)
+def test_an_address_with_a_credential_is_refused_without_it(path: str) -> None:
+    for override in ("data.sources", "data.validation"):
+        with pytest.raises(ConfigError) as refused:
+            load(None, overrides=[f"{override}={path}"], needs_inputs=False)
+        assert "the address holds a credential" in str(refused.value)
+        assert SECRET not in str(refused.value)
+    with pytest.raises(UsageError) as unread:
+        files(SourceConfig(path=path))
+    assert SECRET not in str(unread.value)
+
+
+def invoked(*words: str) -> Result:
+    return CliRunner().invoke(cli, [*words])
+
+
+def test_stats_say_where_the_copy_lies_and_validation_may_be_an_address_too(server: str) -> None:
+    Files.content["/held.jsonl"] = ROWS.replace(b"What", b"Which")
+    base = str(Path(demo.__file__).parent / "base")
+    words = ("--model", base, "--data", f"{server}/rows.jsonl", "--set", f"data.validation={server}/held.jsonl")
+    done = invoked("data", "stats", *words, "--json")
+    assert done.exit_code == 0, done.exception
+    told = json.loads(done.stdout)
+    assert (told["train_rows"], told["validation_rows"]) == (6, 6)
+    assert f"{server}/rows.jsonl: read from " in done.stderr
+    asked = len(Files.requests)
+    checked = invoked("config", "validate", *words)
+    assert checked.exit_code == 0, checked.exception
+    assert f"{server}/rows.jsonl, {server}/held.jsonl not looked for on the network" in checked.stdout + checked.stderr
+    assert len(Files.requests) == asked, "a configuration that is checked fetches nothing"
+
+
+def test_a_run_goes_on_with_the_same_content_and_is_refused_by_name_with_another(
+    server: str, llama: Path, tmp_path: Path
+) -> None:
+    Files.content["/rows.jsonl"] = write_rows(tmp_path / "local.jsonl").read_bytes()
+    address: Any = f"{server}/rows.jsonl"
+    settings = ("train.global_batch=8", "lora.rank=4", "checkpoints.every=1")
+    record = train(tmp_path / "run", *settings, "train.max_steps=1", model=llama, data=[address]).record
+    assert record["data"]["sources"][0]["sha256"] == hashlib.sha256(Files.content["/rows.jsonl"]).hexdigest()
+    forget()
+    again = train(tmp_path / "run", *settings, "train.max_steps=2", model=llama, data=[address], allowed=["train."])
+    assert again.outcome.steps == 2
+    first = files(SourceConfig(path=address).with_text_unit("file", cache=str(tmp_path / "cache")))
+    Files.content["/rows.jsonl"] += Files.content["/rows.jsonl"]
+    forget()
+    words: Any = {"model": llama, "allowed": ["train."]}
+    with pytest.raises(NoCheckpoint, match=r"data\.train\.content was") as refused:
+        train(tmp_path / "run", *settings, "train.max_steps=3", data=[address], **words)
+    assert "data.train.rows" in str(refused.value)
+    assert train(tmp_path / "run", *settings, "train.max_steps=3", data=first, **words).outcome.steps == 3
+
+
+class Store(LocalFileSystem):
+    """A store by the interface that s3fs and gcsfs have, whose buckets are folders."""
+
+    protocol = ("s3",)
+    reads: ClassVar[list[str]] = []
+    root: ClassVar[str] = ""
+
+    @classmethod
+    def _strip_protocol(cls, path: Any) -> str:
+        return f"{cls.root}/{str(path).removeprefix('s3://')}" if str(path).startswith("s3://") else str(path)
+
+    def get_file(self, path1: str, path2: str, callback: Any = None, **kwargs: Any) -> None:
+        self.reads.append(path1)
+        super().get_file(path1, path2, **kwargs)
+
+
+@pytest.fixture
+def store(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Store, "root", str(tmp_path))
+    registry: Any = importlib.import_module("fsspec.registry")
+    monkeypatch.setitem(registry._registry, "s3", Store)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_file_of_an_object_store_is_fetched_by_fsspec_and_again_when_its_version_is_another(tmp_path: Path) -> None:
+    (tmp_path / "bucket").mkdir()
+    (tmp_path / "bucket" / "rows.jsonl").write_bytes(ROWS)
+    source = SourceConfig(path="s3://bucket/rows.jsonl")
+    assert (len(prompts(source.path)), len(Store.reads)) == (6, 1)
+    forget()
+    files(source)
+    assert len(Store.reads) == 1
+    (tmp_path / "bucket" / "rows.jsonl").write_bytes(ROWS * 2)
+    forget()
+    assert len(prompts(source.path)) == 12
+    with pytest.raises(InputMissing, match=r"s3://bucket/none\.jsonl is not there"):
+        files(SourceConfig(path="s3://bucket/none.jsonl"))
+    with pytest.raises(InputMissing, match="is a folder of an object store"):
+        files(SourceConfig(path="s3://bucket"))
+
+
+def test_a_store_whose_package_is_missing_says_what_to_install(server: str) -> None:
+    with pytest.raises(EnvironmentUnfit, match=r"gs://bucket/rows\.jsonl needs the package gcsfs") as refused:
+        files(SourceConfig(path="gs://bucket/rows.jsonl"))
+    assert str(refused.value.hint).startswith(
+        "pip install gcsfs, into your own environment; or gcloud storage cp gs://"
+    )
