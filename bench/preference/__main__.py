@@ -1,11 +1,12 @@
-"""DPO against TRL's trainer, and the prompt computed once or twice: `python -m bench.preference`, in the repository's root.
+"""DPO against TRL's trainer, and the prompt once or twice: `python -m bench.preference`, in the repository's root.
 
     .venv/bin/python -m bench.preference --model DIR         twenty minutes on two cores with SmolLM2-135M
     .venv/bin/python -m bench.preference --model DIR --ratios 1 --rounds 2 --pairs 2 --answer 16
     .venv/bin/python -m bench.preference --table             only the table, from the lines of the last run
 
-Each arm is a process of one thread that holds model, adapter and the same pairs, whose prompts and answers have one length
-each, so that nothing is padded. A round is one whole step of each, one after another, and begins with another arm each
+Each arm is a process of one thread that holds model, adapter and the same pairs, whose prompts and answers have one
+length each, so that nothing is padded. A round is one whole step of each, one after another, beginning with another arm
+each
 time. Lines go to bench/results/preference/steps.jsonl, the table to steps.md.
 """
 
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import statistics
@@ -86,9 +88,8 @@ def table(machine: dict[str, Any], lines: list[dict[str, Any]]) -> str:
         speeds = [statistics.median(line["tokens"] / line["cpu_seconds"] for line in timed[arm]) for arm in ARMS]
         shown = []
         for peer in (TRL, PRECOMPUTED):
-            seconds = ([line["cpu_seconds"] for line in timed[arm]] for arm in (peer, FIRST))
-            found = ratio(*seconds)
-            shown.append(f"{found.median:.2f} ({found.low:.2f} .. {found.high:.2f})")
+            steps = zip(timed[peer], timed[FIRST], strict=True)
+            shown.append(str(ratio([math.log(one["cpu_seconds"] / own["cpu_seconds"]) for one, own in steps])))
         tokens = timed[FIRST][0]["tokens"]
         rows.append(
             f"| {share:g} x | {tokens:,} | "

@@ -1,7 +1,7 @@
 """One arm in a process of its own: `python -m bench.preference.arms FOLDER ARM`.
 
 It says that it is ready; then, for each line on stdin, it makes a whole step of DPO (reference, forward, backward,
-clipping, update) and answers with one line of JSON: loss, CPU and wall seconds. Rows were tokenised and laid out before.
+clipping, update) and answers with one line of JSON: loss, CPU and wall seconds. Rows were tokenised before.
 """
 
 from __future__ import annotations

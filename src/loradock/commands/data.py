@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from loradock.config.schema import RunConfig
     from loradock.data.corpus import Corpus
-    from loradock.data.preferences.statistics import PairStatistics
+    from loradock.data.pair_statistics import PairStatistics
     from loradock.data.samples.rows import RowSamples
     from loradock.data.statistics import Statistics
     from loradock.facts import ModelFacts
@@ -111,7 +111,7 @@ def parts_of(statistics: Statistics | PairStatistics) -> Iterator[RenderableType
     """What is printed of rows to answer, or of preference pairs."""
     from loradock.analysis.report.data_stats import parts
     from loradock.analysis.report.pair_stats import pair_parts
-    from loradock.data.preferences.statistics import PairStatistics
+    from loradock.data.pair_statistics import PairStatistics
 
     yield from pair_parts(statistics) if isinstance(statistics, PairStatistics) else parts(statistics)
 
@@ -123,7 +123,7 @@ def of_pairs(
     if png:
         what = "--png draws the lengths of rows to answer, and these are preference pairs"
         raise UsageError(what, hint="leave out --png")
-    from loradock.data.preferences.statistics import measure_pairs
+    from loradock.data.pair_statistics import measure_pairs
     from loradock.data.samples.preferences import PreferenceSamples
 
     samples = corpus.leading

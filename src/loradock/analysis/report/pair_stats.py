@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 
 from loradock.analysis.report.data_stats import table, unused_columns, whole
-from loradock.data.preferences.statistics import PairStatistics
+from loradock.data.pair_statistics import PairStatistics
 from loradock.text.amounts import percent, percent_of
 
 BIASED_SHARE = 0.6
