@@ -5,8 +5,7 @@
     .venv/bin/python -m bench.preference --table             only the table, from the lines of the last run
 
 Each arm is a process of one thread that holds model, adapter and the same pairs, whose prompts and answers have one
-length each, so that nothing is padded. A round is one whole step of each, one after another, beginning with another arm
-each
+length each, so that nothing is padded. A round is one whole step of each, another arm first each
 time. Lines go to bench/results/preference/steps.jsonl, the table to steps.md.
 """
 
