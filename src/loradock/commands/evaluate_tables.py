@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from loradock.use.evaluation.evaluate import Report, Result
+    from loradock.use.evaluation.intervals import Difference
     from loradock.use.evaluation.summary import Score, Summary
 
 UNKNOWN = ""
@@ -55,6 +56,10 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
         "majority",
         "per character",
         "unanswered",
+        "by name",
+        "95 % interval (name)",
+        "no call",
+        "unreadable",
         "ended by EOS",
     )
     return _table((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
@@ -71,6 +76,10 @@ def _line(metric: str, found: Result) -> list[str]:
         f"{percent_or_none(summary.majority)} ({summary.majority_answer})" if summary.majority is not None else UNKNOWN,
         percent_or_none(summary.normalised),
         percent_or_none(summary.unanswered),
+        percent_or_none(summary.names and summary.names.value),
+        interval(metric, summary.names) if summary.names else UNKNOWN,
+        percent_or_none(summary.uncalled),
+        percent_or_none(summary.unread),
         percent_or_none(summary.stopped),
         f"{summary.perplexity:.3f}" if summary.perplexity is not None else UNKNOWN,
         f"{pace:.1f}" if pace else UNKNOWN,
@@ -140,20 +149,22 @@ def _differences(found: Report) -> Any:
     metrics = {result.wanted.items.name: result.summary.metric for result in found.results}
     lines: list[list[str]] = []
     for name, comparison in found.comparisons.items():
-        metric, paired = metrics[name], comparison.difference
-        lines.append(
-            [
-                name,
-                signed(metric, paired.difference),
-                f"{signed(metric, paired.low)} to {signed(metric, paired.high)}",
-                UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
-                UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
-                f"{paired.p:.3g}",
-                f"{comparison.p_holm:.3g}",
-                UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points",
-            ]
-        )
+        metric = metrics[name]
+        smallest = UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points"
+        lines.append([name, *_paired(metric, comparison.difference), f"{comparison.p_holm:.3g}", smallest])
+        if comparison.names:
+            lines.append([f"{name}, by name", *_paired(metric, comparison.names), UNKNOWN, UNKNOWN])
     return _table(names, lines)
+
+
+def _paired(metric: str, paired: Difference) -> list[str]:
+    return [
+        signed(metric, paired.difference),
+        f"{signed(metric, paired.low)} to {signed(metric, paired.high)}",
+        UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
+        UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
+        f"{paired.p:.3g}",
+    ]
 
 
 def signed(metric: str, value: float) -> str:

@@ -1,4 +1,4 @@
-"""How a template writes calls, told from two calls that it writes, and calls read back from text that a model generated.
+"""How a template writes calls, told from two that it writes, and calls read back from text that a model generated.
 
 Three kinds cover the templates that are in use: a call is a JSON value behind a marker or bare (Hermes, Qwen 2.5 and 3,
 Mistral, Llama 3, and tools as text), a name with a JSON object of arguments (DeepSeek, gpt-oss, newer Mistral), or a
@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any, Protocol
 
 from loradock.data.formats.base import Conversation, Message, RowError, ToolCall, is_object
@@ -130,11 +130,11 @@ def syntax_of(written: Callable[[Conversation], str]) -> CallSyntax | None:
     None where it writes no calls, or in a way that no syntax reads back.
     """
     try:
-        one = written(_talk(FIRST))
+        one = written(probe(FIRST))
     except RowError:
         return None
     try:
-        two = written(_talk(FIRST, SECOND))
+        two = written(probe(FIRST, SECOND))
     except RowError:
         two = ""
     plain = THOUGHT.sub("", one)
@@ -143,7 +143,25 @@ def syntax_of(written: Callable[[Conversation], str]) -> CallSyntax | None:
     return reads[0] if reads else None
 
 
-def _talk(*calls: ToolCall) -> Conversation:
+def end_of(written: Callable[[Conversation], str], last_in: Callable[[str], str]) -> str:
+    """The special token that a turn of calls ends with; "" where there is none, or where it stands between calls too.
+
+    `last_in`: the special token at the end of a text.
+    """
+    try:
+        one = written(probe(FIRST))
+    except RowError:
+        return ""
+    try:
+        two = written(probe(FIRST, SECOND))
+    except RowError:
+        two = one
+    end = last_in(one.rstrip())
+    return end if end and two.count(end) == 1 else ""
+
+
+def probe(*calls: ToolCall) -> Conversation:
+    """A conversation that ends with calls of defined tools."""
     kinds = {"qkey": {"type": "string", "description": "q"}, "qlist": {"type": "array", "description": "q"}}
     parameters = {"type": "object", "properties": kinds, "required": [*kinds]}
     tools = [{"name": call.name, "description": "q", "parameters": parameters} for call in (FIRST, SECOND)]
@@ -154,7 +172,7 @@ def _talk(*calls: ToolCall) -> Conversation:
 def _is_read(syntax: CallSyntax, text: str, *calls: ToolCall) -> bool:
     """Whether a syntax reads these calls in a text; both of the probe where none are named."""
     try:
-        return syntax.read(text, _talk().tools) == (calls or (FIRST, SECOND))
+        return syntax.read(text, probe().tools) == (calls or (FIRST, SECOND))
     except Unread:
         return False
 
@@ -180,8 +198,9 @@ def _named(text: str, two: str) -> list[CallSyntax]:
 def _opening(before: str, two: str) -> str:
     """What opens each call: the end that the text before the first has in common with that before the second."""
     between = two[: two.find(SECOND.name)]
-    shared = commonprefix([before[::-1], between[::-1]])[::-1].strip()
-    return shared or before.strip()
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(between), strict=False))
+    length = sum(1 for _ in alike)
+    return before[len(before) - length :].strip() or before.strip()
 
 
 def _tagged(text: str) -> list[CallSyntax]:

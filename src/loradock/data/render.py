@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from loradock.data import chat_template, tool_text
+from loradock.data import call_syntax, chat_template, tool_text
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
@@ -111,6 +111,19 @@ class Renderer:
             return ""
         _, end = rendering.spans[-1]
         return self._ends.last_in(rendering.text[:end])
+
+    @cached_property
+    def end_of_call(self) -> str:
+        """The special token that a turn of calls is learned to end with; "" where there is none."""
+        if self._tools == "text" or "tool" not in self._template.text:
+            return ""
+        return call_syntax.end_of(self.learned_text, self._ends.last_in)
+
+    def learned_text(self, talk: Conversation) -> str:
+        """What is learned of the last turn of a conversation; RowError as for a row."""
+        rendering = self(talk)
+        first, last = rendering.spans[-1]
+        return rendering.text[first:last]
 
     def _with_one_end(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Remark]]:
         """The messages, answers without the end that they bring themselves: the template writes one."""

@@ -158,9 +158,7 @@ class Structured:
         talk = Conversation((*turns, Message("assistant", "c")), tools=(DEFINED,))
         try:
             text = self._rendered(talk, form, False).partition(MARK)[0]
-            bare = self._rendered(
-                replace(talk, messages=(turns[0], Message("assistant", "d"), *talk.messages[2:])), form, False
-            )
+            bare = self._rendered(replace(talk, messages=(turns[0], Message("assistant", "d"))), form, False)
         except RowError as error:
             refusals.append(str(error))
             return False

@@ -56,6 +56,11 @@ class ToolCall:
     arguments: dict[str, Any]
     call_id: str = ""
 
+    @property
+    def shown(self) -> str:
+        """As people read it."""
+        return f"{self.name}({json.dumps(self.arguments, ensure_ascii=False)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -81,7 +86,7 @@ class Message:
     @property
     def said(self) -> str:
         """All that it says as one text: thought, content and calls."""
-        calls = [f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in self.calls]
+        calls = [call.shown for call in self.calls]
         return "\n".join(filter(None, (self.thought, self.content, *calls))) if self.is_structured else self.content
 
 
