@@ -102,8 +102,9 @@ class TaggedCalls:
         """See CallSyntax."""
         text = THOUGHT.sub("", text)
         head = re.compile(rf"{re.escape(self.opening)}\s*{NAME}[^<]*")
+        end = r"\n?" if self.between.endswith("\n") else ""
         argument = re.compile(
-            rf"\s*{re.escape(self.before)}(?P<key>.*?){_lines(self.between)}(?P<value>.*?)\n?{re.escape(self.after)}",
+            rf"\s*{re.escape(self.before)}(?P<key>.*?){_lines(self.between)}(?P<value>.*?){end}{re.escape(self.after)}",
             re.DOTALL,
         )
         found: list[ToolCall] = []
@@ -220,8 +221,8 @@ def _from_tag(text: str) -> str:
 
 
 def _lines(literal: str) -> str:
-    """A literal whose last line break may be missing."""
-    return re.escape(literal.removesuffix("\n")) + "\n?"
+    """A literal whose last line break, where it has one, may be missing."""
+    return re.escape(literal.removesuffix("\n")) + r"\n?" * literal.endswith("\n")
 
 
 def _decoded(text: str, position: int) -> tuple[object, int]:

@@ -64,6 +64,8 @@ class Structured:
         has_calls = bool(talk.tools) or any(message.calls for message in talk.messages)
         if has_calls and any(message.role == "tool" for message in talk.messages) and not self._writes_results:
             raise RowError(f"the chat template ({self._name}) writes no results of tools; {AS_TEXT}")
+        if any(len(message.calls) > 1 for message in talk.messages) and not self._writes_several:
+            raise RowError(f"the chat template ({self._name}) writes one call of a turn alone; {AS_TEXT}")
         try:
             return self._rendered(talk, form, is_prompt)
         except RowError as error:
@@ -141,9 +143,14 @@ class Structured:
 
     @cached_property
     def _form(self) -> CallForm:
-        """The first form in which a probe's call is written whole; RowError where none is."""
+        """The first form in which a probe's call is written whole; RowError where none is.
+
+        Python's own spelling of nested values (LFM2) counts where no form gives another.
+        """
         refusals: list[str] = []
-        forms = [form for form in FORMS if self._keeps_call(form, refusals)]
+        written = [self._written_call(form, refusals) for form in FORMS]
+        forms = [form for form, as_what in zip(FORMS, written, strict=True) if as_what == "values"]
+        forms += [form for form, as_what in zip(FORMS, written, strict=True) if as_what == "python"]
         if not forms:
             why = (
                 f"refuses calls of tools: {refusals[-1]}" if len(refusals) == len(FORMS) else "writes no calls of tools"
@@ -151,8 +158,8 @@ class Structured:
             raise RowError(f"the chat template ({self._name}) {why}; {AS_TEXT}")
         return forms[0]
 
-    def _keeps_call(self, form: CallForm, refusals: list[str]) -> bool:
-        """Whether the call of a probe stands in its text: as JSON, or each name and value of it."""
+    def _written_call(self, form: CallForm, refusals: list[str]) -> Literal["values", "python"] | None:
+        """How the call of a probe stands in its text: as JSON, or each name and value of it; None where not whole."""
         call = ToolCall("qtool", ARGUMENTS)
         turns = (Message("user", "a"), Message("assistant", "", calls=(call,)), Message("tool", "b"))
         talk = Conversation((*turns, Message("assistant", "c")), tools=(DEFINED,))
@@ -161,13 +168,24 @@ class Structured:
             bare = self._rendered(replace(talk, messages=(turns[0], Message("assistant", "d"))), form, False)
         except RowError as error:
             refusals.append(str(error))
-            return False
+            return None
         if text.count("qtool") <= bare.count("qtool"):
-            return False
+            return None
         if any(value == ARGUMENTS for value in _objects(text)):
+            return "values"
+        if '\\"q' in text or not all(name in text for name in ("qvalue", "qlist", "qdeep")):
+            return None
+        return "python" if "'qdeep'" in text else "values"
+
+    @cached_property
+    def _writes_several(self) -> bool:
+        """Whether no call of a turn is left out where it has two; a refusal says so itself."""
+        calls = (ToolCall("qtool", ARGUMENTS), ToolCall("qother", ARGUMENTS))
+        try:
+            talk = Conversation((Message("user", "a"), Message("assistant", "", calls=calls)))
+            return "qother" in self._rendered(talk, self._form, False)
+        except RowError:
             return True
-        is_written = all(f"{name}" in text for name in ("qvalue", "qlist", "qdeep"))
-        return is_written and '\\"q' not in text and "'qdeep'" not in text
 
     @cached_property
     def _writes_definitions(self) -> bool:
