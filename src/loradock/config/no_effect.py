@@ -50,6 +50,12 @@ def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
+def _thoughts(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.data.reasoning == "all_turns" and config.data.loss in ("completion", "all"):
+        learned = "the last answer of each row alone" if config.data.loss == "completion" else "all that a row says"
+        yield _idle("data.reasoning", f"all_turns is as_template where data.loss {config.data.loss} learns {learned}")
+
+
 def _patterns(config: RunConfig) -> Iterator[KeyProblem]:
     lora = config.lora
     for key, values, value in (
@@ -168,6 +174,7 @@ WARNINGS: tuple[Rule, ...] = (
     _split_seed,
     _tracker_project,
     _deterministic,
+    _thoughts,
     _patterns,
     _tf32,
     _metric,

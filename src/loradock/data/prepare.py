@@ -79,8 +79,8 @@ def prepare(
         manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += work.notes(manifest, data.sources)
     skipped = Skipped.of(manifest)
-    skipped.check(rows=manifest["rows"], max_dropped=data.max_dropped)
-    notes += skipped.notes(rows=manifest["rows"])
+    skipped.check(rows=manifest["samples"], max_dropped=data.max_dropped)
+    notes += skipped.notes(rows=manifest["samples"])
     notes += [_text_ends(spec)] if any(map(_has_text, data.sources)) else []
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(

@@ -18,7 +18,8 @@ SENTENCES = {
     ALTERED: "the template ({template}) leaves out or changes a part of what the messages say: `loradock data show` "
     "shows what is trained",
     CUT: "the template ({template}) leaves out the thought of an answer, which is then learned without it: "
-    "--set data.loss=completion learns the last answer of each row alone; --set data.reasoning=drop learns no thoughts",
+    "--set data.reasoning=all_turns learns each with its thought, in a document of its own; --set data.loss=completion "
+    "learns the last answer of each row alone; --set data.reasoning=drop learns no thoughts",
     UNFOLLOWED: "no answer begins where the generation prompt of the template ({template}) ends: it writes {detail}, "
     "the row does not, and `chat`, `generate` and every server will write it before each answer. "
     "--set data.template=FILE.jinja names a template whose prompt is without it, or whose rows have it",

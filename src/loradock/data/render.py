@@ -21,7 +21,9 @@ from loradock.data.turns import Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 ToolsAs = Literal["keep", "text"]
-Reasoning = Literal["as_template", "drop"]
+Reasoning = Literal["as_template", "all_turns", "drop"]
+THOUGHT_END = "</think>"
+"""Of a thought that stands in the text of an answer."""
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
@@ -84,6 +86,46 @@ class Renderer:
         assert isinstance(sample, Conversation), "pairs have a room of their own"
         sample = self._as_configured(sample)
         return self._with_structure(sample) if sample.is_structured else self._conversation(sample)
+
+    def documents(self, sample: Sample) -> list[Rendering]:
+        """What a row becomes, at least one: several where each thought is to be learned and the template cuts some.
+
+        Then each is the row up to an answer whose thought stands in it, and learns those answers whose thought no
+        longer document has. RowError as `__call__`.
+        """
+        if self._reasoning != "all_turns" or self._loss not in ("auto", "assistant"):
+            return [self(sample)]
+        if not isinstance(sample, Conversation) or not any(map(_has_thought, sample.messages)):
+            return [self(sample)]
+        talk = self._as_configured(sample)
+        turns = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
+        remaining = self._learned([index for index in turns if talk.messages[index].is_learned], given=talk.given)
+        found: list[Rendering] = []
+        stop = len(talk.messages)
+        while remaining:
+            begun = replace(talk, messages=talk.messages[:stop])
+            cut = [index for index in self._cut(begun, remaining) if index != stop - 1]
+            if learned := [index for index in remaining if index not in cut]:
+                found.append(self._learning(begun, learned))
+            remaining, stop = cut, max(cut, default=0) + 1
+        return found[::-1] or [self(sample)]
+
+    def _cut(self, talk: Conversation, turns: Sequence[int]) -> list[int]:
+        """Those of the turns whose thought the template leaves out of this conversation."""
+        if talk.is_structured:
+            dropped = self._structured.dropped(talk)
+            return [index for index in turns if index in dropped]
+        text, _ = self._render(talk.messages)
+        return [index for index in turns if talk.messages[index].content.strip() not in text]
+
+    def _learning(self, talk: Conversation, learned: Sequence[int]) -> Rendering:
+        """The conversation, of whose answers these are learned; what is changed of others' is not reported."""
+        messages = [replace(each, is_learned=index in learned) for index, each in enumerate(talk.messages)]
+        rendering = self(replace(talk, messages=tuple(messages)))
+        said = [each.content.strip() for each in messages if each.role != "assistant" or each.is_learned]
+        if all(content in rendering.text for content in said):
+            return replace(rendering, remarks=tuple(each for each in rendering.remarks if each.name != ALTERED))
+        return rendering
 
     def prompt(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> Rendering:
         """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
@@ -161,7 +203,7 @@ class Renderer:
         dropped = self._structured.dropped(talk)
         found = self._structured.turns(talk, text, learned=learned, dropped=dropped)
         special = self._special_of_structure(talk, text)
-        remarks += [Remark(CUT)] if dropped else []
+        remarks += [Remark(CUT)] if set(dropped) & set(learned) else []
         remarks += self._remarks(text, messages=messages, found=found)
         text, spans = self._ends.close(text, turns=found)
         if self._loss == "all":
@@ -333,3 +375,7 @@ class Renderer:
             text += self._eos_token
             spans[-1] = (start, len(text))
         return text, tuple(spans)
+
+
+def _has_thought(message: Message) -> bool:
+    return bool(message.thought) or (message.role == "assistant" and THOUGHT_END in message.content)

@@ -24,22 +24,27 @@ _SPLIT, _ORDER, _SHARE = 1, 2, 3
 def split(prepared: Prepared, *, validation: float, seed: int) -> tuple[Int64, Int64]:
     """(train rows, validation rows), ascending: a share below 1 or a number of rows, from each source in proportion.
 
+    The documents of one sample stay together, and count as one row.
     Raises ConfigError where one side would be empty.
     """
     if validation <= 0:
         return np.arange(prepared.rows, dtype=np.int64), np.zeros(0, dtype=np.int64)
-    wanted = max(1, round(validation * prepared.rows)) if validation < 1 else round(validation)
-    if wanted >= prepared.rows:
+    firsts = prepared.firsts
+    samples = len(firsts)
+    wanted = max(1, round(validation * samples)) if validation < 1 else round(validation)
+    if wanted >= samples:
         raise ConfigError(
-            f"data.validation: {validation:g} asks for {wanted} of {prepared.rows} rows, which leaves none to train on",
-            hint="--set data.validation=0.1, or a separate file" if prepared.rows > 1 else ONE_ROW,
+            f"data.validation: {validation:g} asks for {wanted} of {samples} rows, which leaves none to train on",
+            hint="--set data.validation=0.1, or a separate file" if samples > 1 else ONE_ROW,
         )
-    is_held_out = np.zeros(prepared.rows, dtype=np.bool_)
-    sizes = [source.stop - source.start for source in prepared.sources]
-    for index, (source, count) in enumerate(zip(prepared.sources, _proportional(sizes, wanted), strict=True)):
+    is_held_out = np.zeros(samples, dtype=np.bool_)
+    bounds = [np.searchsorted(firsts, [source.start, source.stop]) for source in prepared.sources]
+    sizes = [int(stop - start) for start, stop in bounds]
+    for index, ((start, stop), count) in enumerate(zip(bounds, _proportional(sizes, wanted), strict=True)):
         rng = np.random.default_rng([seed, _SPLIT, index])
-        is_held_out[source.start + rng.permutation(source.stop - source.start)[:count]] = True
-    return np.flatnonzero(~is_held_out), np.flatnonzero(is_held_out)
+        is_held_out[start + rng.permutation(int(stop - start))[:count]] = True
+    of_documents = np.repeat(is_held_out, np.diff(np.append(firsts, prepared.rows)))
+    return np.flatnonzero(~of_documents), np.flatnonzero(of_documents)
 
 
 def _proportional(sizes: list[int], wanted: int) -> list[int]:

@@ -36,6 +36,17 @@ LENGTHS = (256, 512, 1024, 2048)
 USUAL_MICRO_BATCH = 8
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The rows of the sources, of which each may be several documents: where each came from."""
+
+    prepared: Prepared
+
+    def place(self, index: int) -> str:
+        """`file:line` of a row."""
+        return self.prepared.place(int(self.prepared.firsts[index]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceCount:
     """One source: an epoch sees each of its rows `weight` times, but for those held out.
@@ -132,9 +143,9 @@ def measure(
         histogram=histogram(full),
         lengths=tuple(reckoned),
         suspicions=(
-            *texts.suspicions(prepared),
+            *texts.suspicions(Samples(prepared)),
             *of_tokens(part, config=config, max_length=max_length),
-            *duplicates.within(prints, prepared),
+            *duplicates.within(prints, Samples(prepared)),
             *leaks(corpus, prints),
         ),
         special_texts=prepared.special_texts,
@@ -187,10 +198,11 @@ def read_texts(
     Rows that the preparation left out as bad are left out here too, by their lines.
     """
     texts, prints = Texts(), Fingerprints()
+    firsts = prepared.firsts
     skipped = 0
     for index, source in enumerate(sources):
         for line, sample in samples(source, index=index):
-            is_next = texts.rows < prepared.rows and int(prepared.lines[texts.rows]) == (line or 0)
+            is_next = texts.rows < len(firsts) and int(prepared.lines[firsts[texts.rows]]) == (line or 0)
             if isinstance(sample, Problem) or not is_next:
                 skipped += 1
                 if skipped > prepared.skipped_rows:
@@ -200,7 +212,7 @@ def read_texts(
             prints.add(sample)
             if progress and texts.rows % 1000 == 0:
                 progress(texts.rows)
-    if texts.rows != prepared.rows:
+    if texts.rows != len(firsts):
         raise changed(", ".join(source.path for source in sources))
     return texts, prints
 
@@ -227,5 +239,6 @@ def leaks(corpus: RowSamples, prints: Fingerprints) -> list[Suspicion]:
     judged, theirs = corpus.validation.prepared, prints
     if corpus.config.data.validation_files:
         _, theirs = read_texts(held_out(corpus.config.data), judged)
-    rows = (corpus.train.fitted.rows, corpus.validation.fitted.rows)
-    return duplicates.between(prints, theirs, rows=rows, prepared=(corpus.train.prepared, judged))
+    trained = corpus.train.prepared
+    rows = (trained.samples_of(corpus.train.fitted.rows), judged.samples_of(corpus.validation.fitted.rows))
+    return duplicates.between(prints, theirs, rows=rows, prepared=(Samples(trained), Samples(judged)))
