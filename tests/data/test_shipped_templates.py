@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
 from dataclasses import dataclass
 from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from data.test_call_syntax import SHIPPED
 from data.test_columns import loaded, written
@@ -21,7 +23,11 @@ from real.spelling import learned_tokens
 from tiny import BASE
 from transformers import AutoTokenizer
 
+from loradock.data import chat_template
+from loradock.data.formats import convert_row, named
+from loradock.data.formats.base import Message, ToolCall
 from loradock.data.row_task import ChunkPreparer, Task
+from loradock.data.structured import with_names
 from loradock.data.tokenise import TokenizerSpec
 
 CONTROL = re.compile(r"<\|[\w/]+\|?>|<[\w]+\|>|<｜[^｜]+｜>|\[gMASK\]|<sop>")
@@ -206,3 +212,30 @@ def test_ids_and_masks_of_every_form_are_those_of_the_template_at_inference(
             assert found[len(ids) :] in ([], [tokenizer.eos_token_id]), form
             said = pieces(tokenizer, ids, chunk.supervised.tolist())
             assert said == pieces(tokenizer, ids, mask), form
+
+
+@pytest.mark.parametrize("name", ["qwen3", "qwen3_5_think", "llama3_1", "gptoss", "glm4moe"])
+def test_the_number_of_renderings_does_not_grow_with_the_turns(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = TokenizerSpec.of(tokenizer_of(name))
+    preparer = ChunkPreparer(Task(spec=spec, template=spec.template("auto"), loss="auto"))
+    turns = conversation(is_parallel=False, has_loop=True)
+    render, counts = chat_template.render, Counter[int]()
+
+    def counted(*given: Any, **more: Any) -> Any:
+        counts[rounds] += 1
+        return render(*given, **more)
+
+    monkeypatch.setattr(chat_template, "render", counted)
+    for rounds in (1, 2, 20):
+        sample = convert_row(named("messages"), {}, as_openai([turns[0], *turns[1:] * rounds]))
+        chunk, refused = preparer([(1, sample)])
+        assert not refused
+        assert np.diff(chunk.supervised.astype(int)).tolist().count(1) == 6 * rounds
+    assert counts[20] == counts[2]
+
+
+def test_a_result_without_a_name_has_that_of_its_call() -> None:
+    calls = (ToolCall("rain", {}, "b"), ToolCall("snow", {}, "a"))
+    talk = [Message("assistant", "", calls=calls), Message("tool", "1", call_id="a"), Message("tool", "2")]
+    assert [each.tool_name for each in with_names(talk)] == ["", "snow", "rain"]
+    assert [each.tool_name for each in with_names(talk[1:])] == ["", ""]

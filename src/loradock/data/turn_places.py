@@ -45,6 +45,7 @@ class TurnPlaces:
         self._history = without_cut.messages
         self._contents = self._located()
         self._prompts: dict[Kind, tuple[str, str]] = {}
+        self._diverging: set[tuple[Kind, str]] = set()
         self._closings: dict[Kind, str] = {}
 
     def turn(self, index: int) -> Turn:
@@ -93,14 +94,18 @@ class TurnPlaces:
             return self._begun(0, before, said)
         _, content_end = self._contents[index - 1]
         kind = self._kind_of_prompt(index)
-        if kind in self._prompts and self._text.startswith(self._prompts[kind][0], content_end):
-            return self._begun(content_end, *self._prompts[kind])
+        if (known := self._prompts.get(kind)) and self._text.startswith(known[1], content_end):
+            begun = self._begun(content_end, *known)
+            if not begun[2] or (kind, begun[2]) in self._diverging:
+                return begun
         *earlier, last = history.messages
         marked = replace(history, messages=(*earlier, replace(last, content=mark_of(index - 1))))
         whole = self._rendered(marked, is_prompt=True), self._rendered(marked)
         before, said = (text.rpartition(mark_of(index - 1))[2] for text in whole)
-        self._prompts.setdefault(kind, (before, said))
-        return self._begun(content_end, before, said)
+        begun = self._begun(content_end, before, said)
+        if self._prompts.setdefault(kind, (before, said)) == (before, said):
+            self._diverging.add((kind, begun[2]))
+        return begun
 
     def _begun(self, place: int, before: str, said: str) -> tuple[int, str, str]:
         """See `_start`; from `place` on stands what the history ends with, as a prompt and without one."""
