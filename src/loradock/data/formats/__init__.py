@@ -31,8 +31,8 @@ def _load(module: str, name: str) -> Format:
 
 
 FORMATS: tuple[Format, ...] = tuple(_load(*place.split(":")) for place in formats.FORMATS.values())
-SHOWN = tuple(sorted(FORMATS, key=lambda format: format.kind == "pairs"))
-"""As messages list them: rows to answer from first."""
+SHOWN = tuple(sorted(FORMATS, key=lambda format: (format.kind == "pairs", format.name in formats.SELDOM)))
+"""As messages list them: rows to answer from first, what is seldom met last of its kind."""
 PASSAGES = {field for format in FORMATS if format.kind == "pairs" for field in format.required} - {"query", "messages"}
 """Columns that only rows to embed have; without one of them no message speaks of their formats."""
 
