@@ -12,7 +12,7 @@ from loradock.data.columns import Columns
 from loradock.data.formats import FORMATS
 from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
 from loradock.data.formats.keys import turn_keys
-from loradock.data.formats.turns import ROLES
+from loradock.data.formats.turns import ROLES, spoken
 
 ANSWERABLE = tuple(format for format in FORMATS if format.answer or format.turns)
 SPOKEN = tuple(name for name, role in ROLES.items() if role == "assistant")
@@ -79,7 +79,7 @@ def _open_ended(turns: Any) -> Any:
     """Turns up to the last that is not an answer, and a placeholder for one."""
     if not is_list(turns) or not all(is_object(turn) for turn in turns):
         return turns
-    turns_kept = list(turns)
+    turns_kept = spoken(turns)
     while turns_kept and turns_kept[-1].get(turn_keys(turns_kept[-1])[0]) in SPOKEN:
         turns_kept.pop()
     return [*turns_kept, {"role": "assistant", "content": PLACEHOLDER}] if turns_kept else turns_kept
