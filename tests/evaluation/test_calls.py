@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock.cli import cli
 from loradock.data.formats import convert_row, named
-from loradock.data.formats.base import ToolCall
+from loradock.data.formats.base import Conversation, ToolCall
 from loradock.errors import DataError, LoradockError, UsageError
 from loradock.use.evaluation.methods.calls import same
 from loradock.use.inference.prompts import Prompts
@@ -51,7 +51,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModelForCausalLM.from_pretrained(folder)
     prompts = Prompts.of(tokenizer, None)
-    rows = [prompts.row(convert_row(named("messages"), {}, each)) for each in ROWS]
+    samples = [convert_row(named("messages"), {}, each) for each in ROWS]
+    rows = [prompts.row(sample) for sample in samples if isinstance(sample, Conversation)]
     ids = torch.zeros(len(rows), max(len(ids) for ids, _ in rows), dtype=torch.long)
     labels = torch.full_like(ids, -100)
     for index, (tokens, ((first, last),)) in enumerate(rows):
