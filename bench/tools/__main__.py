@@ -47,7 +47,7 @@ def main() -> None:
         words = [word for setting in sets for word in ("--set", setting)]
         train = ["train", "--model", str(asked.model), "--data", str(rows), *words, "--skip-env-check"]
         loradock(*train, "--output", str(run))
-    metric = ["--metric", "calls", "--base", "--max-new-tokens", "64", "--json"]
+    metric = ["--metric", "calls", "--base", "--max-new-tokens", "112", "--json"]
     text = loradock("evaluate", str(run), "--data", str(held_out), *metric)
     found = json.loads(text[text.index("{\n") :])
     record = json.loads((run / "run.json").read_text("utf-8"))

@@ -9,7 +9,8 @@ import trl
 from data.test_tools import ARGUMENTS, TOOLS, renderer
 from data.tool_templates import FAMILIES
 
-from loradock.data.call_syntax import CallSyntax, JsonCalls, NamedCalls, TaggedCalls, Unread, syntax_of
+from loradock.data.call_readers import CallSyntax, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, Unread
+from loradock.data.call_syntax import syntax_of
 from loradock.data.formats.base import Conversation, Message, ToolCall
 from loradock.data.render import Renderer
 from loradock.data.templates import named
@@ -17,7 +18,7 @@ from loradock.data.templates import named
 SHIPPED = Path(trl.__file__).parent / "chat_templates"
 """Templates of published models that TRL, which the lock has, ships for its own use."""
 READ = ("qwen2_5", "qwen3", "qwen3_instruct_2507", "qwen3_vl", "qwen3_5_think", "qwen3_8", "llama3_1", "llama3_2",
-        "gptoss", "glm4moe", "nemotron_3_nano", "muse_glimmer")  # fmt: skip
+        "gptoss", "glm4moe", "nemotron_3_nano", "muse_glimmer", "lfm2_2_5", "lfm2_v2")  # fmt: skip
 SINGLE = ("llama", "harmony", "llama3_1", "llama3_2", "gptoss")
 OWN = {family.name: family.template for family in FAMILIES}
 CALLS = tuple(ToolCall("rain", arguments) for arguments in ARGUMENTS[:3])
@@ -47,7 +48,7 @@ def test_what_a_template_writes_is_read_back_as_the_same_values(name: str) -> No
     assert syntax(render).read(said, TOOLS) == ()
 
 
-@pytest.mark.parametrize("name", ["lfm2_v2", "gemma4_v5", "llama3"])
+@pytest.mark.parametrize("name", ["lfm2", "gemma4_v5", "llama3"])
 def test_a_way_to_write_calls_that_nothing_reads_is_known_as_such(name: str) -> None:
     assert syntax_of(rendering(name).learned_text) is None
 
@@ -55,6 +56,7 @@ def test_a_way_to_write_calls_that_nothing_reads_is_known_as_such(name: str) -> 
 HERMES, LLAMA, MISTRAL = JsonCalls("<tool_call>"), JsonCalls(""), JsonCalls("[TOOL_CALLS]")
 HARMONY = NamedCalls("to=functions.")
 QWEN = TaggedCalls("<function=", "<parameter=", ">\n", "</parameter>")
+LFM = PythonCalls("<|tool_call_start|>", "<|tool_call_end|>")
 TYPED = [{"function": {"name": "f", "parameters": {"properties": {"a": {"type": "string"}, "b": {"type": "number"}}}}}]
 
 
@@ -69,6 +71,7 @@ TYPED = [{"function": {"name": "f", "parameters": {"properties": {"a": {"type": 
         (HARMONY, '<|channel|>commentary to=functions.f <|constrain|>json<|message|>{"a": 1}'),
         (NamedCalls("[TOOL_CALLS]"), '[TOOL_CALLS]f[CALL_ID]abcdefghi[ARGS]{"a": 1}'),
         (QWEN, "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n</function>\n</tool_call>"),
+        (LFM, "<|tool_call_start|>[f(a=1)]<|tool_call_end|>It is."),
         (QWEN, "<function=f><parameter=a>1</parameter></function>"),
     ],
 )
@@ -94,6 +97,10 @@ def test_an_argument_without_quotes_is_of_the_type_that_its_definition_says() ->
         (HARMONY, 'to=functions.f<|message|>{"a": '),
         (QWEN, "<function=f>\n<parameter=a>\n1\n"),
         (QWEN, "<function=>"),
+        (LFM, "<|tool_call_start|>[f(a=1)"[:-1]),
+        (LFM, "<|tool_call_start|>[f(1)]<|tool_call_end|>"),
+        (LFM, "<|tool_call_start|>[f(a=g())]<|tool_call_end|>"),
+        (LFM, "<|tool_call_start|>f(a=1)<|tool_call_end|>"),
     ],
 )
 def test_what_begins_a_call_and_is_none_is_unread(syntax: CallSyntax, text: str) -> None:

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from loradock.data.call_syntax import Unread
+from loradock.data.call_readers import Unread
 from loradock.data.formats.base import Conversation, RowError
 from loradock.data.rows import Rows
 from loradock.errors import UsageError

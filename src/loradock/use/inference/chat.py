@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from loradock.data.call_syntax import Unread
+from loradock.data.call_readers import Unread
 from loradock.data.formats.base import Message, RowError, ToolCall
 from loradock.data.formats.tools import definitions_of
 from loradock.errors import DataError, InputMissing, UsageError

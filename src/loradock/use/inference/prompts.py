@@ -8,7 +8,8 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, Self
 
-from loradock.data.call_syntax import CallSyntax, syntax_of
+from loradock.data.call_readers import CallSyntax
+from loradock.data.call_syntax import syntax_of
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span

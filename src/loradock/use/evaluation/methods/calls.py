@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from loradock.data.call_syntax import Unread
+from loradock.data.call_readers import Unread
 from loradock.data.formats.base import ToolCall
 from loradock.use.evaluation.items import Item, calls_shown
 from loradock.use.evaluation.methods.base import Work
