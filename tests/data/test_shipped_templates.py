@@ -22,6 +22,7 @@ from data.test_columns import loaded, written
 from real.spelling import learned_tokens
 from tiny import BASE
 from transformers import AutoTokenizer
+from whole_runs import train
 
 from loradock.data import chat_template
 from loradock.data.formats import convert_row, named
@@ -239,3 +240,17 @@ def test_a_result_without_a_name_has_that_of_its_call() -> None:
     talk = [Message("assistant", "", calls=calls), Message("tool", "1", call_id="a"), Message("tool", "2")]
     assert [each.tool_name for each in with_names(talk)] == ["", "snow", "rain"]
     assert [each.tool_name for each in with_names(talk[1:])] == ["", ""]
+
+
+def test_one_run_trains_on_rows_of_every_form_with_a_real_tool_template(llama: Path, tmp_path: Path) -> None:
+    turns = conversation(is_parallel=True, has_loop=True)
+    rows = {form: write(turns) for form, write in FORMS.items()}
+    calls = json.dumps([call(arguments) for arguments in ARGUMENTS])
+    rows["xlam"] = {"query": "Rain?", "tools": json.dumps([RAIN]), "answers": calls}
+    files = [written(tmp_path / f"{form}.jsonl", *[row] * 4) for form, row in rows.items()]
+    settings = ("train.max_steps=1", "lora.rank=4", f"data.template={SHIPPED / 'qwen2_5.jinja'}")
+    run = train(tmp_path / "run", *settings, model=llama, data=files)
+    record = json.loads((run.directory / "run.json").read_text())
+    assert record["status"] == "finished"
+    formats = [source["format"] for source in record["data"]["sources"]]
+    assert formats == ["messages", "messages", "sharegpt", "sharegpt", "messages", "xlam"]

@@ -164,6 +164,14 @@ def test_queries_with_answers_of_calls_alone_are_conversations(tmp_path: Path) -
     assert sample == Conversation((Message("user", "Rain?"), Message("assistant", "", calls=(ONE, ONE))), tools=TOOLS)
 
 
+def test_a_query_is_asked_without_its_calls_whether_it_has_them_or_not() -> None:
+    row = {"query": "Rain?", "tools": json.dumps([RAIN])}
+    for asked in (row, {**row, "answers": json.dumps([CALL])}):
+        sample = sample_of(asked, is_chat=True)
+        assert isinstance(sample, Conversation)
+        assert (sample.messages[:-1], sample.tools) == ((Message("user", "Rain?"),), TOOLS)
+
+
 def test_calls_in_turns_of_their_own_are_parallel(tmp_path: Path) -> None:
     call = {"role": "tool_call", "content": json.dumps(CALL)}
     (sample,) = loaded(written(tmp_path / "rows.jsonl", {"tools": [RAIN], "messages": [USER, call, call]}))

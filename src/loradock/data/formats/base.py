@@ -160,7 +160,7 @@ class Format:
     `fields` are the names that `convert` reads (each can be mapped to another column by the config); those in
     `required` must be present. `convert` gets a row whose columns are already renamed to `fields`. `kind`: what its
     rows become. Where rows may be answered, too (`generate`, `evaluate`), `answer` is the field that training learns,
-    or `turns` the field whose last turns are.
+    or `turns` the field whose last turns are; `stand_in` is what stands for an answer that is not known yet.
     """
 
     name: str
@@ -171,6 +171,7 @@ class Format:
     kind: SampleKind = "rows"
     answer: str | None = None
     turns: str | None = None
+    stand_in: Any = "-"
 
     @property
     def optional(self) -> tuple[str, ...]:

@@ -54,7 +54,8 @@ def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Convers
 def _open(format: Format, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with a placeholder for its answer."""
     if format.answer:
-        return {**row, format.answer: _like(row.get("prompt")) if "prompt" in format.fields else PLACEHOLDER}
+        stand_in = format.stand_in
+        return {**row, format.answer: _like(row.get("prompt")) if "prompt" in format.fields else stand_in}
     assert format.turns
     return {**row, format.turns: _open_ended(row[format.turns])}
 
