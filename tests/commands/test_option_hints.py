@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -118,7 +119,7 @@ VERBS = (
     "eval evaluation list ls ps status doctor check inference infer predict sft finetune fine-tune "
     "finetune_lora lora run resume version help merge_lora convert quantize preprocess tokenize estimate "
     "presets validate serve api webui webchat download push dpo grpo ppo rm kto pretrain logs stop "
-    "chatbot score benchmark k8s clean compare"
+    "chatbot score benchmark k8s clean compare llamafactory-cli swift axolotl trl"
 )
 
 
@@ -196,3 +197,10 @@ def test_rows_that_another_tool_names_are_carried_over_too() -> None:
     done = CliRunner().invoke(cli, ["train", *words])
     assert "--dataset: --data rows.jsonl" in done.stderr
     assert done.stderr.partition("All together: ")[2].count("--data rows.jsonl") == 1
+
+
+def test_a_model_given_as_a_configuration_is_answered_with_its_option(llama: Path) -> None:
+    done = CliRunner().invoke(cli, ["train", str(llama), "--data", "rows.jsonl"])
+    assert f"--model {llama}" in str(done.exception)
+    done = CliRunner().invoke(cli, ["train", str(llama.parent), "--data", "rows.jsonl"])
+    assert f"ls {llama.parent}" in str(done.exception)

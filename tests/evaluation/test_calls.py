@@ -119,6 +119,9 @@ def test_rows_and_templates_without_calls_are_refused_with_what_to_do(base: Path
     with pytest.raises(LoradockError, match="nothing reads calls of tools") as refused:
         command("evaluate", other, "--data", base.parent / "calls.jsonl", "--metric", "calls", "-o", base.parent / "o")
     assert refused.value.hint
+    (base.parent / "tools.json").write_text(json.dumps(TOOLS))
+    with pytest.raises(DataError, match=r"a run that is trained with --set data\.tools=text takes them"):
+        command("chat", other, "--tools", base.parent / "tools.json", input="both\n")
 
 
 def test_generated_answers_have_their_calls_beside_the_text(base: Path) -> None:

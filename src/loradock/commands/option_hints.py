@@ -74,6 +74,10 @@ ELSEWHERE = {
         "nothing is served here: loradock merge writes a model for a server; docs/after.md",
     ),
     **dict.fromkeys(("web", "webui", "webchat", "ui", "gui", "dashboard"), "loradock chat RUN, or loradock report RUN"),
+    **dict.fromkeys(
+        ("llamafactory-cli", "swift", "axolotl", "trl", "unsloth", "tune-run", "litgpt"),
+        "the verb alone: loradock train ...; loradock config import FILE takes that tool's configuration",
+    ),
     **dict.fromkeys(("download", "fetch", "pull"), "hf download OWNER/NAME --local-dir DIR"),
     **dict.fromkeys(("upload", "push", "publish"), "hf upload OWNER/NAME RUN/adapter"),
     **dict.fromkeys(

@@ -14,10 +14,13 @@ from loradock.data.formats.base import Completion, Conversation, Message, RowErr
 from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens
+from loradock.data.structured import AS_TEXT
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
+
+TRAINED_AS_TEXT = "a run that is trained with --set data.tools=text takes them as text"
 
 
 class Prompts:
@@ -96,7 +99,11 @@ class Prompts:
         ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
         """
         self.check_template()
-        return _some(self._encode(self._render.prompt(messages, tools=tools))[0])
+        try:
+            rendering = self._render.prompt(messages, tools=tools)
+        except RowError as error:
+            raise RowError(str(error).replace(AS_TEXT, TRAINED_AS_TEXT)) from error
+        return _some(self._encode(rendering)[0])
 
     def raw(self, text: str) -> list[int]:
         """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it.
