@@ -10,7 +10,7 @@ from data.test_tools import ARGUMENTS, TOOLS, renderer
 from data.tool_templates import FAMILIES
 
 from loradock.data.call_readers import CallSyntax, JsonCalls, NamedCalls, PythonCalls, TaggedCalls, Unread
-from loradock.data.call_syntax import syntax_of
+from loradock.data.call_syntax import end_of, syntax_of
 from loradock.data.formats.base import Conversation, Message, ToolCall
 from loradock.data.render import Renderer
 from loradock.data.templates import named
@@ -106,3 +106,17 @@ def test_an_argument_without_quotes_is_of_the_type_that_its_definition_says() ->
 def test_what_begins_a_call_and_is_none_is_unread(syntax: CallSyntax, text: str) -> None:
     with pytest.raises(Unread):
         syntax.read(text, ())
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [("gptoss", "<|call|>"), ("qwen3", "<|im_end|>"), ("llama3_1", "<|eot_id|>"), ("text", ""), ("llama3", "")],
+)
+def test_what_ends_a_turn_of_calls_is_known(name: str, end: str) -> None:
+    assert rendering(name).end_of_call == end
+
+
+def test_what_stands_between_calls_too_does_not_end_a_turn_of_them() -> None:
+    each = lambda talk: "".join("call</c>" for _ in talk.messages[-1].calls)  # noqa: E731
+    assert end_of(each, lambda _: "</c>") == ""
+    assert end_of(lambda talk: each(talk) + "<e>", lambda _: "<e>") == "<e>"

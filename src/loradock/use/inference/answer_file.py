@@ -142,7 +142,7 @@ def _calls(opened: Opened, ids: Sequence[int], tools: Sequence[dict[str, Any]]) 
     if syntax is None:
         return {}
     try:
-        calls = syntax.read(opened.tokenizer.decode(ids), tools)
+        calls = syntax.read(opened.written(ids), tools)
     except Unread as error:
         return {"tool_calls_error": str(error)}
     functions = [{"name": call.name, "arguments": call.arguments} for call in calls]

@@ -93,7 +93,7 @@ class Chat:
         """The answer as a turn, with the calls that can be read in it."""
         syntax = self._opened.prompts.call_syntax if self._tools else None
         try:
-            written = self._opened.tokenizer.decode(answer.ids)
+            written = self._opened.written(answer.ids)
             calls = syntax.read(written, self._tools) if syntax else ()
         except Unread:
             calls = ()

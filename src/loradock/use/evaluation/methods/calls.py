@@ -41,7 +41,7 @@ class Calls:
         requests = [Request(ids=work.given) for work in works]
         replies = answers(self.opened, requests, max_new_tokens=self._most)
         return [
-            self._outcome(work.item, self.opened.tokenizer.decode(answer.ids), answer.finish)
+            self._outcome(work.item, self.opened.written(answer.ids), answer.finish)
             for work, answer in zip(works, replies, strict=True)
         ]
 
