@@ -120,7 +120,7 @@ def test_rows_and_templates_without_calls_are_refused_with_what_to_do(base: Path
         command("evaluate", other, "--data", base.parent / "calls.jsonl", "--metric", "calls", "-o", base.parent / "o")
     assert refused.value.hint
     (base.parent / "tools.json").write_text(json.dumps(TOOLS))
-    with pytest.raises(DataError, match=r"a run that is trained with --set data\.tools=text takes them"):
+    with pytest.raises(DataError, match=r"a run of loradock train --set data\.tools=text takes them"):
         command("chat", other, "--tools", base.parent / "tools.json", input="both\n")
 
 

@@ -130,7 +130,10 @@ def _calls(opened: Opened, items: Items, most: int | None) -> Calls:
     """At least what the longest right answer takes: calls may be longer than texts."""
     if opened.prompts.call_syntax is None:
         what = f"nothing reads calls of tools in what the chat template ({opened.prompts.template.name}) writes"
-        raise ModelError(what, hint="--metric rouge-l compares the text; train with --set data.tools=text for calls")
+        raise ModelError(
+            what,
+            hint="--metric rouge-l compares the text; loradock train --set data.tools=text learns calls that can be read",
+        )
     if most is None:
         lengths = [_learned_tokens(opened, item) for item in items.items]
         most = max(DATA_TOKENS, MORE_TOKENS + max(lengths))

@@ -20,7 +20,7 @@ from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
 
-TRAINED_AS_TEXT = "a run that is trained with --set data.tools=text takes them as text"
+TRAINED_AS_TEXT = "a run of loradock train --set data.tools=text takes them as text"
 
 
 class Prompts:
