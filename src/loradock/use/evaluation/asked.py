@@ -132,7 +132,7 @@ def _calls(opened: Opened, items: Items, most: int | None) -> Calls:
         what = f"nothing reads calls of tools in what the chat template ({opened.prompts.template.name}) writes"
         raise ModelError(
             what,
-            hint="--metric rouge-l compares the text; loradock train --set data.tools=text learns calls that can be read",
+            hint="--metric rouge-l compares the text; loradock train --set data.tools=text learns readable calls",
         )
     if most is None:
         lengths = [_learned_tokens(opened, item) for item in items.items]
