@@ -12,16 +12,19 @@ from click.testing import CliRunner
 from data.test_call_syntax import SHIPPED
 from data.test_tools import TOOLS, renderer
 from data.tool_templates import FAMILIES
-from tiny import make_llama
+from tiny import BASE, make_llama
 from transformers import AutoTokenizer
 
 from loradock.cli import cli
+from loradock.config import no_effect
 from loradock.config.load import load
 from loradock.data.formats.base import Conversation, Message, ToolCall
+from loradock.data.preferences.preparer import PreferenceTask
 from loradock.data.prepare import prepare
 from loradock.data.remarks import CUT
 from loradock.data.select import split
 from loradock.data.spans import Rendering
+from loradock.data.tokenise import TokenizerSpec
 
 QWEN = (SHIPPED / "qwen3.jinja").read_text()
 GLM = next(family.template for family in FAMILIES if family.name == "glm")
@@ -146,3 +149,29 @@ def test_data_stats_and_data_show_know_which_row_a_document_is_of(place: Path) -
     shown = command("data", "show", *words, "--row", 3)
     assert "rows.jsonl:2" in shown
     assert "⟦" in shown or "\x1b" in shown
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        (["data.loss=completion"], "learns the last answer of each row alone"),
+        (["data.loss=all"], "learns all that a row says"),
+        (["objective=preference"], "objective preference"),
+        ([], None),
+    ],
+)
+def test_where_no_row_becomes_several_documents_the_key_is_reported_as_idle(
+    settings: list[str], why: str | None, tmp_path: Path
+) -> None:
+    (tmp_path / "rows.jsonl").write_text("{}\n")
+    shortcuts: dict[str, Any] = {"--model": str(tmp_path), "--data": [str(tmp_path / "rows.jsonl")]}
+    config = load(
+        None, overrides=["data.reasoning=all_turns", *settings], shortcuts=shortcuts, needs_inputs=False
+    ).config
+    found = [
+        finding.what for rule in no_effect.WARNINGS for finding in rule(config) if "data.reasoning" in finding.keys
+    ]
+    assert [why in each for each in found if why] == [True] * bool(why)
+    assert len(found) == bool(why)
+    spec = TokenizerSpec.of(AutoTokenizer.from_pretrained(BASE))
+    assert PreferenceTask.of(config.data, spec).reasoning == "as_template"

@@ -199,46 +199,6 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
     assert [file.path for file in held_out(several)] == [same.path, "b.jsonl"]
 
 
-PAIR = {"prompt": "Two and two?", "chosen": " four", "rejected": " five"}
-SAID = {"role": "user", "content": "Two and two?"}
-
-
-@pytest.mark.parametrize(
-    ("row", "learned"),
-    [
-        (PAIR, Completion("Two and two?", " four")),
-        ({"instruction": "Add.", "input": "2, 2", "chosen": "4", "rejected": "5"}, "4"),
-        ({"question": "2+2?", "response_j": "4", "response_k": "5"}, Completion("2+2?", "4")),
-        ({"chosen": "Human: 2+2? Assistant: 4", "rejected": "no"}, Completion("", "Human: 2+2? Assistant: 4")),
-        (
-            {
-                "prompt": "Two and two?",
-                "chosen": [SAID, {"role": "assistant", "content": "4"}],
-                "rejected": [SAID, {"role": "assistant", "content": "5"}],
-                "score": 3,
-            },
-            "4",
-        ),
-        (
-            {
-                "prompt": [SAID],
-                "chosen": [{"role": "assistant", "content": "4"}],
-                "rejected": [{"role": "assistant", "content": "5"}],
-            },
-            "4",
-        ),
-    ],
-)
-def test_pairs_of_answers_are_called_preference_data_and_the_remedy_learns_the_better_one(
-    row: dict[str, Any], learned: Completion | str, tmp_path: Path
-) -> None:
-    path = written(tmp_path / "rows.jsonl", row, row)
-    (problem,) = loaded(path)
-    assert problem.what.startswith("preference data (columns ")
-    first, _ = loaded(path, **obeyed(problem.hint))
-    assert first == learned or turns(first)[-1] == ("assistant", learned)
-
-
 def test_an_answer_that_was_disliked_is_called_preference_data(tmp_path: Path) -> None:
     good = {"prompt": "Two and two?", "completion": " four", "label": True}
     found = loaded(written(tmp_path / "rows.jsonl", good, {**good, "completion": " five", "label": False}))

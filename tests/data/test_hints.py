@@ -20,7 +20,7 @@ from transformers import PreTrainedTokenizerFast
 
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
-from loradock.data.formats import Completion, Conversation
+from loradock.data.formats import Completion, Conversation, PreferencePair
 from loradock.data.prepare import prepare
 from loradock.data.read import files
 from loradock.data.select import fit, split
@@ -34,6 +34,7 @@ ALPACA = {"instruction": "2+2?", "output": "4"}
 PLAIN = [("user", "2+2?"), ("assistant", "4")]
 WITH_SYSTEM = [("system", "Be terse."), *PLAIN]
 WITH_INPUT = [("user", "2+2?\n\nIn words."), ("assistant", "4")]
+PREFERRED = PreferencePair(Completion("2+2?", "4"), Completion("2+2?", "5"))
 LIKED = {"prompt": "2+2?", "completion": "4", "label": True}
 
 FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
@@ -83,21 +84,9 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
         ([{"input": "2+2?", "output": "4"}], {"fields": {"instruction": "COLUMN"}}, PLAIN),
     ],
     "preference.refuse_pairs": [
-        ([{"prompt": "2+2?", "chosen": "4", "rejected": "5"}], {}, Completion("2+2?", "4")),
-        ([{"instruction": "2+2?", "chosen": "4", "rejected": "5"}], {}, PLAIN),
-        ([{"chosen": TALK, "rejected": [SAID, {**ANSWERED, "content": "5"}]}], {}, PLAIN),
-        ([{"prompt": "2+2?", "chosen": TALK, "rejected": TALK}], {}, PLAIN),
-        (
-            [
-                {
-                    "conversations": [{"from": "human", "value": "2+2?"}],
-                    "chosen": {"from": "gpt", "value": "4"},
-                    "rejected": {"from": "gpt", "value": "5"},
-                }
-            ],
-            {},
-            PLAIN,
-        ),
+        ([{"prompt": "2+2?", "accepted": "4", "rejected": "5"}], {}, PREFERRED),
+        ([{"prompt": "2+2?", "winner": "4", "loser": "5"}], {}, PREFERRED),
+        ([{"prompt": "2+2?", "response_j": "4", "response_k": "5"}], {}, PREFERRED),
     ],
     "preference.refuse_verdict": [([LIKED, {**LIKED, "label": False}], {}, Completion("2+2?", "4"))],
     "formats/turns.messages_of": [([{"messages": json.dumps(TALK)}], {}, PLAIN)],
@@ -174,7 +163,7 @@ def followed(path: Path, settings: dict[str, Any], hint: str) -> tuple[Path, dic
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
         subprocess.run(["bash", "-c", command[0]], check=True, cwd=path.parent, env=environment, capture_output=True)
         return path.parent / f"{path.name.partition('.')[0]}.new.jsonl", settings
-    new = obeyed(hint.partition(", or to leave it out")[0])
+    new = obeyed(hint.removeprefix("--set objective=preference ").partition(", or to l")[0])
     assert set(new) > {"fields"} or new["fields"], hint
     assert "COLUMN" not in str(new), hint
     return path, {**settings, **new, "fields": {**settings.get("fields", {}), **new["fields"]}}
@@ -242,7 +231,6 @@ def test_text_of_another_encoding_is_converted_by_the_command(name: str, encodin
         ({"question": "2+2?", "answer": "4"}, PLAIN),
         ({"my question": "2+2?", "the answer": "4"}, PLAIN),
         ({**ALPACA, "context": "In words."}, WITH_INPUT),
-        ({"prompt": "2+2?", "chosen": "4", "rejected": "5"}, Completion("2+2?", "4")),
     ],
 )
 def test_a_validation_file_is_changed_itself_and_no_source_for_it(

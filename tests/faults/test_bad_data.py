@@ -100,8 +100,8 @@ SPOILT: dict[str, tuple[str, Callable[[], bytes], dict[str, Any], list[Place]]] 
         "rows.jsonl", lambda: GOOD + CHAT, {"format": "alpaca"}, [(2, "no column 'instruction'")]
     ),
     "pairs of answers": (
-        "rows.jsonl", lambda: b'{"prompt": "a", "chosen": "b", "rejected": "c"}\n' * 9, {},
-        [(1, "preference data (columns chosen and rejected)")],
+        "rows.jsonl", lambda: b'{"prompt": "a", "accepted": "b", "rejected": "c"}\n' * 9, {},
+        [(1, "preference data (columns accepted and rejected)")],
     ),
     "a column that would be lost": (
         "rows.jsonl", lambda: GOOD + b'{"instruction": "a", "output": "b", "context": "c"}\n', {},

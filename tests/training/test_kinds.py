@@ -159,7 +159,7 @@ class Chooses(Supervised):
         batches = backend.micro_batches(inputs, "choices")
         for index, batch in enumerate(batches):
             poll()
-            with backend.without_adapter(), torch.no_grad():
+            with backend.reference_model(), torch.no_grad():
                 base = backend.score(batch, at=None, keeps=False).log_probabilities
             scored = backend.score(batch, at=MicroStep(step=step, index=index, count=len(batches)), keeps=True)
             sums = (scored.log_probabilities - base).detach().requires_grad_()

@@ -101,7 +101,7 @@ def test_without_the_adapter_the_scores_are_the_bases_and_then_the_adapters_agai
     values = [each.detach().clone() for each in adapters.trainable(model)]
     with torch.no_grad(), model.disable_adapter():
         expected = by_hand(model, batch)
-    with backend.without_adapter():
+    with backend.reference_model():
         base = backend.score(tensors, at=None, keeps=False).log_probabilities
     torch.testing.assert_close(base[:count], expected, rtol=2e-5, atol=2e-4)
     assert (base - before).abs().max() > 0.01

@@ -13,6 +13,8 @@ FORMATS: dict[str, str] = {
     "sentence-transformers": "pairs:SENTENCE_TRANSFORMERS",
     "tevatron": "pairs:TEVATRON",
     "swift": "pairs:SWIFT",
+    "swift-preference": "preference:SWIFT",
+    "preference": "preference:FORMAT",
     "xlam": "xlam:FORMAT",
     "messages": "messages:FORMAT",
     "sharegpt": "sharegpt:FORMAT",

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 class KindSpec:
     """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are.
 
-    `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has.
+    `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has,
+    which go through the device together; `roles` are the names of these where there are several.
     """
 
     name: str
@@ -21,6 +22,7 @@ class KindSpec:
     meaning: str
     teaches: Literal["answers", "vectors"] = "answers"
     documents: int = 1
+    roles: tuple[str, ...] = ()
 
 
 KINDS: dict[str, KindSpec] = {
@@ -29,6 +31,13 @@ KINDS: dict[str, KindSpec] = {
         KindSpec(name="rows", holds="no queries with passages, but rows to answer from", meaning="rows to answer from"),
         KindSpec(
             name="pairs", holds="queries with passages to embed", meaning="queries with passages", teaches="vectors"
+        ),
+        KindSpec(
+            name="preferences",
+            holds="preference data, a chosen and a rejected answer of each prompt",
+            meaning="prompts with a chosen and a rejected answer",
+            documents=2,
+            roles=("chosen", "rejected"),
         ),
     )
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import redirect_stdout
 from dataclasses import asdict
 from pathlib import Path
@@ -22,11 +22,15 @@ from loradock.commands.train import QUIET
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
     from rich.status import Status
 
     from loradock.config.schema import RunConfig
+    from loradock.data.corpus import Corpus
+    from loradock.data.preferences.statistics import PairStatistics
     from loradock.data.samples.rows import RowSamples
     from loradock.data.statistics import Statistics
+    from loradock.facts import ModelFacts
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -83,24 +87,47 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
-        samples = corpus.rows
-        assert samples
-        statistics = measure(
-            samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read")
-        )
-        rows = samples.train.prepared
-        for note in (*(note for source in rows.sources for note in source.notes), *rows.notes):
+        samples, prepared_rows = corpus.rows, corpus.leading.train.prepared
+        if samples is None:
+            statistics = of_pairs(corpus, model, max_length, lengths, png=png)
+        else:
+            statistics = measure(
+                samples, model=model, max_length=max_length, lengths=lengths, progress=counted(status, "read")
+            )
+        for note in (*(note for source in prepared_rows.sources for note in source.notes), *prepared_rows.notes):
             say(note, stderr=True)
-        if png:
+        if png and samples:
             draw(samples, statistics, png)
     if as_json:
         click.echo(json.dumps(asdict(statistics), indent=2, ensure_ascii=False))
         return
-    from loradock.analysis.report.data_stats import parts
-
     with page() as screen:
-        for part in parts(statistics):
+        for part in parts_of(statistics):
             screen.print(part)
+
+
+def parts_of(statistics: Statistics | PairStatistics) -> Iterator[RenderableType]:
+    """What is printed of rows to answer, or of preference pairs."""
+    from loradock.analysis.report.data_stats import parts
+    from loradock.analysis.report.pair_stats import pair_parts
+    from loradock.data.preferences.statistics import PairStatistics
+
+    yield from pair_parts(statistics) if isinstance(statistics, PairStatistics) else parts(statistics)
+
+
+def of_pairs(
+    corpus: Corpus, model: ModelFacts, max_length: int, lengths: list[int] | None, *, png: Path | None
+) -> PairStatistics:
+    """What preference pairs are made of. UsageError for a drawing, which is of rows to answer."""
+    if png:
+        what = "--png draws the lengths of rows to answer, and these are preference pairs"
+        raise UsageError(what, hint="leave out --png")
+    from loradock.data.preferences.statistics import measure_pairs
+    from loradock.data.samples.preferences import PreferenceSamples
+
+    samples = corpus.leading
+    assert isinstance(samples, PreferenceSamples)
+    return measure_pairs(samples, model=model, max_length=max_length, lengths=lengths)
 
 
 def refuse_without_model(options: Mapping[str, object]) -> None:

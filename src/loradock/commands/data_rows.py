@@ -40,9 +40,9 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
         facts=gathered(Host()),
         progress=lambda rows, _tokens: progress(rows),
     )
-    if config.objective_spec.embeds or corpus.rows is None:
+    if config.objective_spec.embeds:
         return corpus, model, corpus.facts.limit_tokens
-    longest = int(corpus.rows.train.fitted.lengths.max())
+    longest = corpus.leading.facts.longest_tokens
     return corpus, model, shape.longest_row(config.data.max_length, model, rows=longest)
 
 

@@ -39,6 +39,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     """
 
     from loradock.analysis.report import rows as report
+    from loradock.catalog.samples import KINDS
     from loradock.data.show import chosen, shown
     from loradock.model import tokenizer
     from loradock.model.description import describe
@@ -55,16 +56,20 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
         text_tokenizer = tokenizer.open_tokenizer(describe(loaded.config.model))
         dataset = corpus.leading.train.prepared
+        kind = KINDS[corpus.leading.kind]
         rows = [
-            shown(dataset, index, tokenizer=text_tokenizer, max_length=max_length)
-            for index in chosen(dataset, row=row, sample=sample or SAMPLE)
+            shown(dataset, index, tokenizer=text_tokenizer, max_length=max_length, roles=kind.roles)
+            for index in chosen(dataset, row=row, sample=sample or SAMPLE, documents=kind.documents)
         ]
     lines = (line for source in dataset.sources for line in source.told())
     for note in dict.fromkeys((*lines, *corpus.notes)):
         say(note, stderr=True)
     long_rows = loaded.config.data.long_rows if not loaded.config.objective_spec.embeds else None
+    if kind.roles and long_rows == "split":
+        long_rows = "drop"  # a pair is never split
     if html:
-        title = f"{len(rows)} of {dataset.rows:,} rows as the model sees them"
+        shown_rows, of_rows = len(rows) // kind.documents, dataset.rows // kind.documents
+        title = f"{shown_rows} of {of_rows:,} rows as the model sees them"
         try:
             atomic_io.replace(html, report.page(rows, max_length=max_length, long_rows=long_rows, title=title))
         except OSError as error:

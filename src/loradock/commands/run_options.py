@@ -72,7 +72,15 @@ class Ask:
             shortcuts=self.shortcuts,
             needs_inputs=needs_inputs,
             pin=commit_of,
+            adapter_keys=adapter_keys,
         )
+
+
+def adapter_keys(given: str) -> Mapping[str, object]:
+    """The keys that an adapter to begin with decides; see `training.continued`."""
+    from loradock.training import continued
+
+    return continued.keys_of(given)
 
 
 def commit_of(hub_id: HubId, config: RunConfig) -> str | KeyProblem:

@@ -13,6 +13,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
+from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.config import no_effect, other_tools, rules
 from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
@@ -42,6 +43,7 @@ SHORTCUTS = {
 
 
 Pin = Callable[[rules.HubId, RunConfig], str | rules.KeyProblem]
+AdapterKeys = Callable[[str], Mapping[str, object]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,13 +65,14 @@ def load(
     needs_inputs: bool = True,
     expand: Callable[[str], str] = expanded,
     pin: Pin | None = None,
+    adapter_keys: AdapterKeys | None = None,
 ) -> Loaded:
     """Merge all layers and check the result. `text` is the file's, where it stands elsewhere: then `path` names it.
 
     `overrides` are `KEY=VALUE` texts; `shortcuts` maps the flags of SHORTCUTS to their values (None: not given; --data
     takes a list of paths). `expand` is done to each path. Without `needs_inputs`, a model and data may be missing, as
     in a preset that is only shown. `pin` tells the commit of a hub id that was named without one, where nothing else
-    is wrong; without it such an id is a problem.
+    is wrong; without it such an id is a problem. `adapter_keys` gives what the adapter in `lora.adapter` decides.
     Raises ConfigError with every problem, or InputMissing where the file cannot be read.
     """
     layers = Layers(expand=expand)
@@ -84,6 +87,8 @@ def load(
     _put_shortcuts(layers, shortcuts or {})
     for override in overrides:
         _put_override(layers, override)
+    _put_defaults(layers)
+    _put_adapter_keys(layers, adapter_keys)
     config = _checked(layers, needs_inputs=needs_inputs)
     pinned = list(_pinned(layers, config, pin))
     if layers.problems:
@@ -161,6 +166,35 @@ def _put_document(layers: Layers, document: Document, *, label: str, is_choice: 
     layers.problems += document.problems
     for key, value in document.values.items():
         layers.put((key,), value, places=places)
+
+
+def _put_defaults(layers: Layers) -> None:
+    """Lay the defaults of the objective below all that was set."""
+    spec = OBJECTIVES.get(str(layers.values.get("objective", DEFAULT)))
+    defaults: Mapping[str, object] = spec.defaults if spec else {}
+    for key, value in defaults.items():
+        if layers.origin_of(key) is None and not _is_unsettled(layers, key):
+            layers.put(_path(key), value, places=_always(Origin(label="default", is_choice=False)))
+
+
+def _put_adapter_keys(layers: Layers, adapter_keys: AdapterKeys | None) -> None:
+    """Lay what an adapter to begin with decides; another value that somebody chose is a problem."""
+    lora = layers.values.get("lora")
+    given = cast("dict[str, object]", lora).get("adapter") if isinstance(lora, dict) else None
+    if adapter_keys is None or not isinstance(given, str) or not given:
+        return
+    for key, value in adapter_keys(given).items():
+        origin, chosen = layers.origin_of(key), cast("dict[str, object]", lora).get(key.partition(".")[2])
+        if origin is not None and origin.is_choice and _as_set(chosen) != _as_set(value):
+            what = f"{key} {chosen}: the adapter in lora.adapter has {value}, and goes on with it"
+            layers.refuse(_path(key), origin, what, hint=f"leave out {key}")
+        elif origin is None or not origin.is_choice:
+            layers.put(_path(key), value, places=_always(Origin(label="lora.adapter", is_choice=False)))
+
+
+def _as_set(value: object) -> object:
+    """Names in whatever order."""
+    return sorted(map(str, cast("list[object]", value))) if isinstance(value, list | tuple) else value
 
 
 def _put_override(layers: Layers, override: str) -> None:

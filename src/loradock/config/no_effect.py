@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from loradock.catalog import engines, optimizers, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
+from loradock.catalog.objectives.preference import LOSSES, OWN_KEYS
 from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.config.sections.values import Section
@@ -51,7 +52,9 @@ def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _thoughts(config: RunConfig) -> Iterator[KeyProblem]:
-    if config.data.reasoning == "all_turns" and config.data.loss in ("completion", "all"):
+    if config.data.reasoning == "all_turns" and "rows" not in config.objective_spec.samples:
+        yield _idle("data.reasoning", f"objective {config.objective} makes no several documents of a row")
+    elif config.data.reasoning == "all_turns" and config.data.loss in ("completion", "all"):
         learned = "the last answer of each row alone" if config.data.loss == "completion" else "all that a row says"
         yield _idle("data.reasoning", f"all_turns is as_template where data.loss {config.data.loss} learns {learned}")
 
@@ -151,6 +154,18 @@ def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle(key, reason)
 
 
+def _preference_keys(config: RunConfig) -> Iterator[KeyProblem]:
+    name = config.preference.loss
+    is_used = config.objective_spec.owns("preference.loss")
+    if is_used and config.engine == "peft":
+        yield _idle("preference.share_prompts", "engine peft computes each answer with its prompt")
+    for key in OWN_KEYS if is_used else ():
+        if key not in LOSSES[name].keys:
+            readers = [each for each, loss in LOSSES.items() if key in loss.keys]
+            belongs = f"it belongs to preference.loss {', '.join(readers)}, and that is {name}"
+            yield _idle(f"preference.{key}", belongs)
+
+
 def _own_keys(config: RunConfig) -> list[str]:
     """The dotted keys that belong to some objectives alone."""
     names = dict.fromkeys(key for spec in OBJECTIVES.values() for key in spec.keys)
@@ -188,4 +203,5 @@ WARNINGS: tuple[Rule, ...] = (
     _early_stopping,
     _unused_mapping,
     _objective_keys,
+    _preference_keys,
 )

@@ -229,10 +229,15 @@ def _warmup_is_a_part(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
-    micro, whole = config.train.micro_batch, config.step_samples
+    micro, whole, least = config.train.micro_batch, config.step_samples, config.objective_spec.documents_together
+    if micro != "auto" and micro < least:
+        what = f"train.micro_batch {micro} holds no whole sample: {config.objective} has {least} documents in one"
+        yield KeyProblem(keys=("train.micro_batch", "objective"), what=what, hint=f"--set train.micro_batch={least}")
     if micro != "auto" and micro > whole:
-        what = f"train.micro_batch {micro} is larger than {config.batch_key} {whole}, the samples of a whole step"
-        hint = f"--set {config.batch_key}={micro}, or --set train.micro_batch=auto"
+        documents = f" x {least} documents" if least > 1 else ""
+        size = f"{config.batch_key} {whole // least}{documents}"
+        what = f"train.micro_batch {micro} is larger than {size}, the samples of a whole step"
+        hint = f"--set {config.batch_key}={-(-micro // least)}, or --set train.micro_batch=auto"
         yield KeyProblem(keys=("train.micro_batch", config.batch_key), what=what, hint=hint)
 
 

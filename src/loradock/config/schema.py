@@ -16,6 +16,7 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.sections.data import DataConfig
 from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.config.sections.model import LoraConfig, ModelConfig
+from loradock.config.sections.preference import PreferenceConfig
 from loradock.config.sections.progress import (
     AfterConfig,
     CheckpointConfig,
@@ -55,6 +56,7 @@ class RunConfig(Section):
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
+    preference: PreferenceConfig = PreferenceConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()

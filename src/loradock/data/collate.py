@@ -26,7 +26,8 @@ class MicroBatch:
     place is that among the documents of its kind in the step, over all ranks.
     `supervised_tokens` counts its labels that are not ignored. `is_idle`: a rank without work in this step runs it so
     that every rank takes part in the gradient exchange; all of its labels are ignored. `purpose` is the pass that it is
-    for: of documents to embed the mask says which tokens are text, behind their instruction.
+    for: of documents to embed the mask says which tokens are text, behind their instruction. `shares_prompts`: two
+    documents each, one after the other, begin with a prompt that an engine may compute once.
     """
 
     prepared: Prepared
@@ -38,6 +39,7 @@ class MicroBatch:
     is_packed: bool
     is_idle: bool = False
     purpose: Pass = "likelihood"
+    shares_prompts: bool = False
 
     @property
     def tokens(self) -> int:

@@ -172,6 +172,7 @@ def by_kind(config: RunConfig) -> list[tuple[type[SampleSet], RunConfig]]:
     check_kinds(config, kinds)
     files = data.validation_files
     judged = [kind_of(format_of(source, index=0)) for source in held_out(data)] if files else []
+    check_held_out_kinds(config, judged)
 
     def part(kind: SampleKind) -> RunConfig:
         sources = tuple(source for source, found in zip(data.sources, kinds, strict=True) if found == kind)
@@ -191,12 +192,25 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
     if useless is not None:
         holds = f"{sources[useless].path} holds {KINDS[kinds[useless]].holds}"
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
-        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or leave the file out")
+        samples = next(each for each in SAMPLES if each.kind == kinds[useless])
+        other = samples.instead(sources[useless], index=useless)
+        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or {other}")
     missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]
     if missing:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
         hint = f"add a file of them (--data FILE --data FILE), or --set objective={learning_from(kinds).name}"
         raise ConfigError(what, hint=hint)
+
+
+def check_held_out_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
+    """ConfigError where a validation file is of a kind that the objective does not learn from, and could not judge."""
+    spec = config.objective_spec
+    for (name, file), kind in zip(config.data.validation_files.items(), kinds, strict=True):
+        if kind not in spec.samples:
+            key = f"data.validation.{name}".rstrip(".")
+            what = f"{key}: {file} holds {KINDS[kind].holds}; objective {spec.name} is not evaluated on it"
+            learned = " or ".join(KINDS[each].meaning for each in sorted(spec.samples))
+            raise ConfigError(what, hint=f"--set data.validation=0.1, or a file of {learned}")
 
 
 def all_there(data: DataConfig) -> None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Message, Pairs, Sample
+from loradock.data.formats.base import Completion, Message, Pairs, PreferencePair, Sample
 from loradock.data.prepared import Array
 from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
@@ -48,10 +48,12 @@ class Fingerprints:
         return np.frombuffer(self._prompts, dtype=np.uint64)
 
 
-def turns(sample: Sample) -> Iterable[Message]:
+def turns(sample: Sample) -> Sequence[Message]:
     """A row as turns, the answer last."""
     if isinstance(sample, Completion):
         return Message("user", sample.prompt), Message("assistant", sample.completion)
+    if isinstance(sample, PreferencePair):
+        return (*turns(sample.chosen), *turns(sample.rejected)[-1:])
     if isinstance(sample, Pairs):
         return Message("user", sample.query.text), Message("assistant", sample.positives[0].text)
     return sample.messages

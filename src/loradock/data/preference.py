@@ -1,19 +1,20 @@
-"""Preference data: a good answer beside a bad one, or answers with a verdict; told so, with how to learn from it."""
+"""Preference data that no format takes as they are, or that supervised training is given: what to do with them."""
 
 from __future__ import annotations
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
 from loradock.data.formats.guess import setting
+from loradock.data.remedies import command_on
 
+CHOSEN, REJECTED = "chosen", "rejected"
 PAIRS = (
-    ("chosen", "rejected"),
     ("accepted", "rejected"),
     ("winner", "loser"),
     ("response_j", "response_k"),
     ("response_0", "response_1"),
 )
-"""Columns of two answers of which one is preferred; the first is the better one, but for response_0."""
+"""Other columns of two answers of which one is preferred; the first is the better one, but for response_0."""
 
 VERDICTS = ("label", "kto_tag", "thumbs_up")
 """Columns that say of one answer whether it was liked (KTO)."""
@@ -26,14 +27,25 @@ class Preference(RowError):
 
 
 def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
-    """Preference where the columns are those of pairs of answers, and the worse one is not left out on purpose."""
+    """Preference where the columns are those of pairs of answers by other names, and no field takes them."""
     for better, worse in PAIRS:
-        if better in row and worse in row:
-            raise Preference(
-                f"preference data (columns {better} and {worse}): supervised training would learn one answer alone",
-                hint=_only_the_better(row, better, worse, source, index=index),
-                change=_one_turn(row, better, worse),
-            )
+        if better in row and worse in row and {better, worse}.isdisjoint(source.fields.values()):
+            what = f"preference data (columns {better} and {worse}): one answer would be learned without the other"
+            if better == "response_0":
+                raise Preference(what, hint="write the better answer of each row into chosen, the other into rejected")
+            names = ((CHOSEN, better), (REJECTED, worse))
+            fields = " ".join(setting(index, field, column) for field, column in names if field != column)
+            alone = only_the_better(row, better, worse, source, index=index)
+            raise Preference(what, hint=f"--set objective=preference {fields}, or {alone}")
+
+
+def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
+    """What to type where preference data are to be learned without preferences: the better answers alone."""
+    if CHOSEN not in row or REJECTED not in row:
+        return f"leave the other answers out: --set 'data.sources.{index}.ignore=[rejected_response]'"
+    alone = only_the_better(row, CHOSEN, REJECTED, source, index=index)
+    change = _one_turn(row, CHOSEN, REJECTED)
+    return f"{alone}: {command_on(file, change)}" if change else alone
 
 
 def refuse_verdict(row: Row) -> None:
@@ -52,7 +64,14 @@ def refuse_verdict(row: Row) -> None:
 
 
 def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:
-    """The command that puts the better turn of each row behind the conversation before it."""
+    """The command that puts the better turns of each row behind what comes before them, where no setting does."""
+    if is_behind_text(row, better):
+        asked = "[{'role': 'user', 'content': r['prompt']}]"
+        return RowsChange(
+            column=better,
+            jq=f'{{messages: ([{{role: "user", content: .prompt}}] + .COLUMN)}} + del(.COLUMN, .{worse}, .prompt)',
+            method=f"map(lambda r: {{'messages': {asked} + r[COLUMN]}}, remove_columns=[COLUMN, {worse!r}, 'prompt'])",
+        )
     if not (is_object(row[better]) and is_list(row.get("conversations"))):
         return None
     added = "{'conversations': r['conversations'] + [r[COLUMN]]}"
@@ -63,16 +82,21 @@ def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:
     )
 
 
+def is_behind_text(row: Row, better: str) -> bool:
+    """Whether the better answer is turns of an assistant alone, and the prompt before them a text."""
+    turns = row[better] if is_list(row[better]) else []
+    roles = {turn.get("role", turn.get("from")) for turn in turns if is_object(turn)}
+    return isinstance(row.get("prompt"), str) and bool(roles) and roles.isdisjoint(("user", "human", "system"))
+
+
 def is_false(value: object) -> bool:
     """True for false as JSON and Parquet hold it, and as text of a CSV file."""
     return value is False or (isinstance(value, str) and value.strip().lower() == "false")
 
 
-def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
+def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:
     """The options that train on the better answers, and leave the worse ones out."""
-    if better == "response_0":
-        return "write the better answer of each row into a column of its own (completion), and remove both"
-    if is_object(row[better]) and is_list(row.get("conversations")):
+    if is_behind_text(row, better) or (is_object(row[better]) and is_list(row.get("conversations"))):
         return f"to learn the {better} turns alone"
     prompt = next((name for name in ("instruction", "prompt", "question", "query") if name in row), None)
     turns = row[better] if is_list(row[better]) else []
@@ -81,6 +105,8 @@ def _only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *,
         fields, left = {"messages": better}, [worse, *([prompt] if prompt else [])]
     elif prompt == "instruction":
         fields, left = {"output": better}, [worse]
+    elif prompt in ("question", "query"):
+        fields, left = {"instruction": prompt, "output": better}, [worse]
     elif prompt:
         fields, left = {"prompt": prompt, "completion": better}, [worse]
     else:

@@ -31,7 +31,10 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True)
 class ShownRow:
-    """One row: its number from 1, where it came from, its tokens (those learned, those beyond the length), its text."""
+    """One row: its number from 1, where it came from, its tokens (those learned, those beyond the length), its text.
+
+    `role`: which of the documents of a row it is, where a row has several.
+    """
 
     number: int
     place: str
@@ -40,6 +43,7 @@ class ShownRow:
     beyond: int
     learned_beyond: int
     pieces: tuple[Piece, ...]
+    role: str = ""
 
     @property
     def fate(self) -> Fate:
@@ -49,21 +53,30 @@ class ShownRow:
         return "too long" if self.learned > self.learned_beyond else "nothing left to learn"
 
 
-def chosen(prepared: Prepared, *, row: int | None, sample: int) -> list[int]:
-    """Indices of the rows to show: row number `row` (from 1), else a sample that is the same each time.
+def chosen(prepared: Prepared, *, row: int | None, sample: int, documents: int = 1) -> list[int]:
+    """Indices of the documents to show: of row number `row` (from 1), else of a sample that is the same each time.
 
-    UsageError for a row that is not there.
+    A row is so many `documents`. UsageError for a row that is not there.
     """
+    rows = prepared.rows // documents
     if row is not None:
-        if not 1 <= row <= prepared.rows:
-            raise UsageError(f"there is no row {row:,}", hint=f"--row 1 to --row {prepared.rows}")
-        return [row - 1]
-    drawn = np.random.default_rng(SEED).permutation(prepared.rows)[:sample]
-    return sorted(int(each) for each in drawn)
+        if not 1 <= row <= rows:
+            raise UsageError(f"there is no row {row:,}", hint=f"--row 1 to --row {rows}")
+        drawn = np.array([row - 1])
+    else:
+        drawn = np.sort(np.random.default_rng(SEED).permutation(rows)[:sample])
+    return [documents * int(each) + place for each in drawn for place in range(documents)]
 
 
-def shown(prepared: Prepared, index: int, *, tokenizer: PreTrainedTokenizerBase, max_length: int) -> ShownRow:
-    """A row of `prepared`, whose rows are uncut, beside what `max_length` leaves of it."""
+def shown(
+    prepared: Prepared,
+    index: int,
+    *,
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    roles: Sequence[str] = (),
+) -> ShownRow:
+    """A document of `prepared`, whose rows are uncut, beside what `max_length` leaves of it; `roles` are a row's."""
     ids, learned = prepared.row(index)
     control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     kinds = [
@@ -72,13 +85,14 @@ def shown(prepared: Prepared, index: int, *, tokenizer: PreTrainedTokenizerBase,
     ]
     beyond = max(0, len(ids) - max_length)
     return ShownRow(
-        number=index + 1,
+        number=index // max(1, len(roles)) + 1,
         place=prepared.place(index),
         tokens=len(ids),
         learned=int(np.count_nonzero(learned)),
         beyond=beyond,
         learned_beyond=int(np.count_nonzero(learned[max_length:])),
         pieces=tuple(_pieces(ids.tolist(), kinds, tokenizer=tokenizer)),
+        role=roles[index % len(roles)] if roles else "",
     )
 
 

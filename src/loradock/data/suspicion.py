@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Pairs, Sample
+from loradock.data.formats.base import Completion, Pairs, PreferencePair, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.select import Fitted
 
@@ -101,7 +101,9 @@ class Texts:
 
 
 def parts(sample: Sample) -> list[str]:
-    """The texts of a row, the answer last, and before it what it answers."""
+    """The texts of a row, the answer last, and before it what it answers; of two answers the chosen one."""
+    if isinstance(sample, PreferencePair):
+        return parts(sample.chosen)
     if isinstance(sample, Completion):
         return [sample.prompt, sample.completion]
     if isinstance(sample, Pairs):

@@ -8,8 +8,8 @@ from loradock.errors import LoradockError, ModelError
 from loradock.model import weights
 from loradock.model.files import json_object
 
-SETTINGS, RECORD = "adapter_config.json", "run.json"
-MERGE = "to train on top of it, first loradock merge {path} NEW, then --model NEW"
+SETTINGS, RECORD, ADAPTER = "adapter_config.json", "run.json", "adapter"
+CONTINUE = "--model {base} --set lora.adapter={path} goes on with it; --model {base} alone trains a new one"
 
 
 def described(path: Path) -> str | None:
@@ -33,9 +33,9 @@ def refuse(path: Path) -> None:
     if "GGUF" in what:
         hint = "--model DIR of the model that it was converted from (config.json, *.safetensors, tokenizer files)"
     elif (path / SETTINGS).is_file():
-        hint = f"--model {_base_of(path / SETTINGS) or 'BASE'} trains a new one; {MERGE.format(path=path)}"
+        hint = CONTINUE.format(base=_base_of(path / SETTINGS) or "BASE", path=path)
     else:
-        hint = MERGE.format(path=path)
+        hint = CONTINUE.format(base=_base_of(path / ADAPTER / SETTINGS) or "BASE", path=path)
     raise ModelError(f"{path} is {what}, not a base model", hint=hint)
 
 

@@ -92,7 +92,12 @@ class Context:
             fullest = self.fullest if self.engine.plans_shapes else 1.0
             most = min(most, math.ceil(most * self.data.mean_tokens * fullest / self.row_tokens))
         busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
-        return max(1, min(most, busy_tokens // self.row_tokens))
+        return max(self.least_rows, min(most, busy_tokens // self.row_tokens))
+
+    @property
+    def least_rows(self) -> int:
+        """Rows that a micro-batch holds at least: documents that are never split."""
+        return self.config.objective_spec.documents_together
 
     def expected_bytes(
         self, *, micro_batch: int, checkpointing: bool | int, optimizer: str, cached_layers: int = 0
@@ -253,7 +258,7 @@ class Context:
         setting = self.config.train.micro_batch
         return pass_shape.choose(
             self.fast_memory,
-            rows=range(1, self.useful_rows + 1) if setting == "auto" else (setting,),
+            rows=range(self.least_rows, self.useful_rows + 1) if setting == "auto" else (setting,),
             row_tokens=self.row_tokens,
             step_tokens=self.step_tokens,
             limits=self.limits,

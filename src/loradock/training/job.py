@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from loradock.config.schema import RunConfig
 from loradock.data.steps import Evaluation, Steps
 from loradock.distributed.heartbeat import Peers
@@ -31,7 +33,8 @@ class Job:
     """Everything that a backend needs. `steps` and `evaluation` come from `data.steps`, sharded for this rank.
 
     `resume` is the verified checkpoint that the run continues from; `watchdog` wants a beat for every micro-batch.
-    `peers` are the other ranks, where there are any.
+    `peers` are the other ranks, where there are any. `initial`: the adapter that the run began with, on the device, in
+    the order of the trainable parameters; None where that does nothing, or the objective has no use for it.
     """
 
     config: RunConfig
@@ -48,6 +51,7 @@ class Job:
     world_size: int
     rank: int
     peers: Peers | None = None
+    initial: tuple[torch.Tensor, ...] | None = None
 
     def without_cache(self) -> Job:
         """The same job, and the same bits, with no layer's weights kept dense."""

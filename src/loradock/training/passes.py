@@ -85,8 +85,8 @@ class Passes(Protocol):
         """The log-probabilities of a micro-batch's documents."""
         ...
 
-    def without_adapter(self) -> AbstractContextManager[None]:
-        """Inside, the base computes alone: what a reference model is."""
+    def reference_model(self) -> AbstractContextManager[None]:
+        """Inside, the model computes as before the run: the base, or with the adapter that the run began with."""
         ...
 
     def waiting(self) -> AbstractContextManager[None]:

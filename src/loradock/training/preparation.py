@@ -16,7 +16,7 @@ from loradock.machine import host_memory
 from loradock.model import adapters, export, load, source
 from loradock.plan import planner
 from loradock.plan.plan import Plan
-from loradock.training import device_memory, packing_check
+from loradock.training import continued, device_memory, packing_check
 from loradock.training.backends import backend_named
 from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.store import Checkpoint, Checkpoints, found
@@ -109,6 +109,7 @@ def with_backend(
     identity |= fingerprint.of_adapter(model)
     check_identity(context, identity, about.checkpoint)
     record.put(fingerprint=identity, config=asked.model_dump(mode="json"), origins=context.loaded.origins)
+    first_adapter = tuple(each.detach().clone() for each in adapters.trainable(model)) if keeps_first(config) else None
     initial = export.save_initial(model, context.directory, init=config.lora.init, is_writing=facts.rank == 0)
     job = Job(
         config=config,
@@ -131,11 +132,17 @@ def with_backend(
         world_size=facts.world_size,
         rank=facts.rank,
         peers=context.peers,
+        initial=first_adapter,
     )
     check_disk_space(context, job)
     backend = backend_class(job)
     check_backend(context, backend)
     return Ready(job=job, backend=backend, found=about, initial=initial)
+
+
+def keeps_first(config: RunConfig) -> bool:
+    """Whether the adapter that the run begins with is the reference of what it learns."""
+    return config.lora.adapter is not None and "score" in config.objective_spec.passes
 
 
 def check_identity(context: RunContext, identity: Mapping[str, str], checkpoint: Checkpoint | None) -> None:
@@ -185,7 +192,9 @@ def load_model(context: RunContext, config: RunConfig, base: source.BaseModel, *
         with host_memory.taken() as memory:
             whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
             model = adapters.attach(whole, config, base=base)
-        context.view.note(str(coverage))
+            begun = continued.into(model, config, base=base)
+        for line in (str(coverage), *begun):
+            context.view.note(line)
         context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)}, loading_memory=memory)
     return model
 

@@ -30,7 +30,7 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     cannot go back on their own; they give up at once.
     """
     cached, micro_batch = job.plan.cached_layers.value, job.plan.micro_batch.value
-    if job.world_size > 1 or (micro_batch == 1 and not cached):
+    if job.world_size > 1 or (micro_batch <= job.config.objective_spec.documents_together and not cached):
         rows = f"{micro_batch}, rows of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(f"out of GPU memory at step {full.step} (micro-batch {rows}): {full.what}", hint=remedy(job))
     saver.settle()
@@ -54,7 +54,7 @@ def remedy(job: Job) -> str:
     micro_batch = job.plan.micro_batch.value
     if job.plan.cached_layers.value:
         return "--set model.cache_weights=0"
-    if micro_batch > 1:
+    if micro_batch > job.config.objective_spec.documents_together:
         return f"--set train.micro_batch={micro_batch // 2} --allow-change train.micro_batch"
     if not job.plan.checkpointing.value:
         return "--set train.checkpointing=true --allow-change train.checkpointing"

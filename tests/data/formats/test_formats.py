@@ -12,6 +12,7 @@ from loradock.data.formats import (
     Conversation,
     Format,
     Pairs,
+    PreferencePair,
     RowError,
     Undetected,
     convert_row,
@@ -31,7 +32,7 @@ def turns(row: dict[str, object], **mapping: str) -> list[tuple[str, str]]:
 def test_the_example_of_every_format_is_detected_as_it_and_converts(format: Format) -> None:
     row = json.loads(format.example)
     assert detect(row) is format is named(format.name)
-    assert isinstance(convert_row(format, {}, row), Conversation | Completion | Pairs)
+    assert isinstance(convert_row(format, {}, row), Conversation | Completion | Pairs | PreferencePair)
     assert set(format.required) <= set(format.fields)
 
 

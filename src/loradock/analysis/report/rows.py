@@ -35,12 +35,13 @@ def legend(max_length: int, *, long_rows: str | None) -> str:
 def heading(row: ShownRow, *, long_rows: str | None) -> str:
     """Where a row came from, its counts, and what becomes of it."""
     counts = f"{row.tokens:,} tokens, {row.learned:,} {'learned' if long_rows else 'pooled'}"
+    name = f"row {row.number:,}{f', {row.role}' if row.role else ''}, {row.place}"
     if not row.beyond:
-        return f"row {row.number:,}, {row.place}: {counts}"
+        return f"{name}: {counts}"
     lost = f"; {row.beyond:,} beyond the length, {row.learned_beyond:,} of them learned"
     left_out = long_rows == "drop" or (long_rows == "truncate" and row.fate == "nothing left to learn")
     fate = "split into windows" if long_rows == "split" else "left out" if left_out else "cut"
-    return f"row {row.number:,}, {row.place}: {counts}{lost}; {fate}"
+    return f"{name}: {counts}{lost}; {fate}"
 
 
 def parts(rows: Sequence[ShownRow], *, max_length: int, long_rows: str | None) -> Iterator[Text]:

@@ -19,7 +19,8 @@ class ObjectiveSpec:
 
     `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees. `metrics` are those that a
     checkpoint can be judged by. `keys` are sections (`embedding.`) and keys that only it has, and those which share
-    them; `without_effect` gives a reason for each key of all runs that does nothing under it.
+    them; `without_effect` gives a reason for each key of all runs that does nothing under it. `defaults` are those of
+    other keys, where the objective needs another value than the rest.
     """
 
     name: str
@@ -31,6 +32,7 @@ class ObjectiveSpec:
     metrics: tuple[str, ...] = ("loss",)
     keys: tuple[str, ...] = ()
     without_effect: Mapping[str, str] = field(default_factory=dict[str, str])
+    defaults: Mapping[str, object] = field(default_factory=dict[str, object])
 
     @property
     def answers(self) -> bool:
@@ -41,6 +43,11 @@ class ObjectiveSpec:
     def documents_answered(self) -> int:
         """How many documents of answers each of train.global_batch samples has; 0 where none is learned from."""
         return sum(KINDS[kind].documents for kind in self.samples if KINDS[kind].teaches == "answers")
+
+    @property
+    def documents_together(self) -> int:
+        """How many documents go through a device together at least: those of a sample are never split."""
+        return max(KINDS[kind].documents for kind in self.samples)
 
     @property
     def embeds(self) -> bool:

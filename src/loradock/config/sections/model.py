@@ -71,6 +71,11 @@ class LoraConfig(Section):
     init: Literal["default", "gaussian", "pissa", "olora", "orthogonal"] = Field(
         default="default", description="How A and B begin; pissa and olora change the base and need quantization none."
     )
+    adapter: Place | None = Field(
+        default=None,
+        description="An adapter, or the run that made it, to begin with in the place of a fresh one: same base, rank "
+        "and targets; optimiser and schedule are new.",
+    )
     modules_to_save: tuple[str, ...] = Field(
         default=(), description="Modules trained whole and saved with the adapter."
     )

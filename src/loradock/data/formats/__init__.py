@@ -15,6 +15,7 @@ from loradock.data.formats.base import (
     Format,
     Message,
     Pairs,
+    PreferencePair,
     Row,
     RowError,
     Sample,
@@ -31,10 +32,8 @@ def _load(module: str, name: str) -> Format:
 
 
 FORMATS: tuple[Format, ...] = tuple(_load(*place.split(":")) for place in formats.FORMATS.values())
-SHOWN = tuple(sorted(FORMATS, key=lambda format: (format.kind == "pairs", format.name in formats.SELDOM)))
-"""As messages list them: rows to answer from first, what is seldom met last of its kind."""
-PASSAGES = {field for format in FORMATS if format.kind == "pairs" for field in format.required} - {"query", "messages"}
-"""Columns that only rows to embed have; without one of them no message speaks of their formats."""
+COMMON = frozenset(("query", "messages"))
+"""Columns that rows of several kinds have."""
 
 __all__ = [
     "FORMATS",
@@ -43,6 +42,7 @@ __all__ = [
     "Format",
     "Message",
     "Pairs",
+    "PreferencePair",
     "RowError",
     "Sample",
     "Undetected",
@@ -76,6 +76,19 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     for format in FORMATS:
         if set(mapping).issubset(format.fields) and format.detect(fields):
             return format
-    embeds = any(plainly(column) in PASSAGES for column in row)
-    shown = [format for format in SHOWN if embeds or format.kind != "pairs"]
-    raise undetected(shown, row, mapping=mapping, index=index)
+    raise undetected(shown_for(row), row, mapping=mapping, index=index)
+
+
+def shown_for(row: Row) -> list[Format]:
+    """The formats that a message speaks of: rows to answer first (those seldom met last of them).
+
+    Others where the row has a column of theirs alone.
+    """
+    columns = {plainly(column) for column in row}
+    plain = [format for format in FORMATS if format.kind == "rows"]
+    plain.sort(key=lambda format: format.name in formats.SELDOM)
+    own = {format.kind: set[str]() for format in FORMATS if format.kind != "rows"}
+    for format in FORMATS:
+        if format.kind in own:
+            own[format.kind] |= {*format.required} - COMMON
+    return [*plain, *(each for each in FORMATS if each.kind in own and not columns.isdisjoint(own[each.kind]))]

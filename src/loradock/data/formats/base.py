@@ -138,11 +138,21 @@ class Pairs:
         return (self.query, *self.positives, *self.negatives)
 
 
-Sample = Conversation | Completion | Pairs
+@dataclass(frozen=True, slots=True)
+class PreferencePair:
+    """Two answers of one prompt, each with it: the one that is preferred, and another."""
+
+    chosen: Conversation | Completion
+    rejected: Conversation | Completion
+
+
+Sample = Conversation | Completion | Pairs | PreferencePair
 
 
 def texts_of(sample: Sample) -> list[str]:
     """All texts of a sample, in their order."""
+    if isinstance(sample, PreferencePair):
+        return [*texts_of(sample.chosen), *texts_of(sample.rejected)]
     if isinstance(sample, Completion):
         return [sample.prompt, sample.completion]
     if isinstance(sample, Pairs):

@@ -4,9 +4,10 @@ from loradock.catalog.samples import SampleKind
 from loradock.data.formats import named
 from loradock.data.samples.base import SampleSet
 from loradock.data.samples.pairs import PairSamples
+from loradock.data.samples.preferences import PreferenceSamples
 from loradock.data.samples.rows import RowSamples
 
-SAMPLES: tuple[type[SampleSet], ...] = (PairSamples, RowSamples)
+SAMPLES: tuple[type[SampleSet], ...] = (PairSamples, PreferenceSamples, RowSamples)
 
 
 def kind_of(format: str) -> SampleKind:

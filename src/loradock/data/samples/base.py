@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 
 from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import DataConfig
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
@@ -117,6 +117,11 @@ class SampleSet(ABC):
 
         Raises DataError with every bad row of every file, and what else `prepare.prepare` raises.
         """
+
+    @classmethod
+    def instead(cls, source: SourceConfig, *, index: int) -> str:
+        """What else may be done with a source of this kind, number `index`, of which the objective learns nothing."""
+        return f"leave the file out (data.sources.{index}: {source.path})"
 
     @property
     @abstractmethod

@@ -87,7 +87,7 @@ def _decide_peft(context: Context) -> Decision[int]:
     """The largest power of two that fits in memory, useful up to a token count where the device is busy."""
     length = context.row_tokens
     rows = 1 << (context.useful_rows.bit_length() - 1)
-    while rows > 1 and need(context, rows)["total"] > context.memory_bytes:
+    while rows > context.least_rows and need(context, rows)["total"] > context.memory_bytes:
         rows //= 2
     expected = need(context, rows)
     if expected["total"] > limit_bytes(context):
@@ -104,13 +104,19 @@ def _decide_fast(context: Context) -> Decision[int]:
         layers = context.model.layers if setting == "auto" else context.asked_layers(setting)
         cached = context.limits.cached or 0
         expected = context.expected_bytes(
-            micro_batch=1, checkpointing=layers, optimizer=optimizers.DEFAULT.name, cached_layers=cached
+            micro_batch=context.least_rows,
+            checkpointing=layers,
+            optimizer=optimizers.DEFAULT.name,
+            cached_layers=cached,
         )
         if expected["total"] > limit_bytes(context):
             raise too_large(context, expected)
     length, most = context.row_tokens, context.useful_rows
     if choice is None:
-        return Decision(name="micro_batch", value=1, why=f"not even {length} tokens fit by the estimate")
+        tokens = context.least_rows * length
+        return Decision(
+            name="micro_batch", value=context.least_rows, why=f"not even {tokens} tokens fit by the estimate"
+        )
     sizes = f"{choice.needed_bytes / 2**30:.1f} of {context.memory_bytes / 2**30:.1f} GiB"
     tokens = choice.shape.tokens
     why = f"{tokens:,} tokens a pass need about {sizes}; the fastest that fits, of 1 to {most} x {length}"
@@ -127,7 +133,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
         trials.append(_as_planned(context))
     if plan.accumulation.value > 1 and larger > current:
         trials.append(_trial(context, "micro-batch-x2", larger))
-    if current > 1:
+    if current > context.least_rows:
         trials.append(_trial(context, "micro-batch-x0.5", current // 2))
     return tuple(trials)
 

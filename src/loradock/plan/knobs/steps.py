@@ -10,7 +10,8 @@ def decide(context: Context) -> Decision[int]:
     """max_steps where given, else epochs; the last step of an epoch may hold fewer samples."""
     train, data = context.config.train, context.data
     per_epoch = data.steps_per_epoch or math.ceil(data.samples_per_epoch / context.config.step_samples)
-    size, of_step = f"{data.samples_per_epoch} samples", train.global_batch
+    together = context.config.objective_spec.documents_together
+    size, of_step = f"{data.samples_per_epoch // together} {'pairs' if together > 1 else 'samples'}", train.global_batch
     if data.pairs:
         size, of_step = f"{data.pairs} pairs", min(data.pairs, context.config.embedding.global_batch)
     if train.max_steps is not None:

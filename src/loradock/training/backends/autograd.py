@@ -108,10 +108,24 @@ class AutogradBackend(Backend):
         return first.detach(), backward
 
     @contextmanager
-    def without_adapter(self) -> Iterator[None]:
-        """PEFT's own switch; modules that are trained whole are the base's inside."""
-        with self.job.model.disable_adapter():
+    def reference_model(self) -> Iterator[None]:
+        """By PEFT's own switch, or with the first adapter's tensors in the place of the trained ones; no dropout."""
+        model, initial = self.job.model, self.job.initial
+        was_training, parameters = model.training, trainable(model)
+        present = [parameter.data for parameter in parameters]
+        model.eval()
+        try:
+            if initial is None:
+                with model.disable_adapter():
+                    yield
+                return
+            for parameter, values in zip(parameters, initial, strict=True):
+                parameter.data = values
             yield
+        finally:
+            for parameter, values in zip(parameters, present, strict=True):
+                parameter.data = values
+            model.train(was_training)
 
     def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""

@@ -85,8 +85,8 @@ class Backend(ABC):
         """The log-probability of each document of a micro-batch; `at` and `keeps` as those of `embed`."""
 
     @abstractmethod
-    def without_adapter(self) -> AbstractContextManager[None]:
-        """Inside, the base computes alone, as if nothing was trained."""
+    def reference_model(self) -> AbstractContextManager[None]:
+        """Inside, the model as it was before the run computes: the base, or with `job.initial` as its adapter."""
 
     @property
     def hidden(self) -> int:

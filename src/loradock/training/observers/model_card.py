@@ -130,6 +130,9 @@ MEASURED = {
     "generative_loss": "generative loss",
     "perplexity": "perplexity",
     "in_batch_accuracy": "in-batch accuracy",
+    "preference_accuracy": "preference accuracy",
+    "reward_margin": "reward margin",
+    "chosen_log_probability": "log-probability of the chosen answer",
 }
 """What an evaluation line may hold besides its loss."""
 

@@ -64,6 +64,7 @@ LATER_KEYS = {
     "train.betas": (0.9, 0.999),
     "train.eps": 1e-8,
     "lora.rank_pattern": {},
+    "lora.adapter": None,
     "lora.alpha_pattern": {},
     "train.loraplus_lr_ratio": 1.0,
     "train.min_learning_rate_ratio": 0.0,

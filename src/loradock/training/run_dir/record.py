@@ -31,7 +31,9 @@ from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22
 HAVE_LOSS = ("train", "eval")
-MEASURED = ("learning_rate", "tokens", "seconds", "perplexity", "in_batch_accuracy")
+MEASURED = (
+    "learning_rate", "tokens", "seconds", "perplexity", "in_batch_accuracy", "preference_accuracy", "reward_margin",
+)  # fmt: skip
 """Numbers that a line may have, as `loss_NAME` of a validation set."""
 MOST_STEPS = 1 << 53
 MOST = 1e300

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loradock.config.sections.data import SourceConfig
-from loradock.data.formats.base import Completion, Conversation, Pairs, Sample
+from loradock.data.formats.base import Completion, Conversation, Pairs, PreferencePair, Sample
 from loradock.data.sources import samples
 from loradock.errors import Problem
 from loradock.use.evaluation.items import Item
@@ -127,6 +127,8 @@ def texts_of(sources: Iterable[SourceConfig]) -> Iterator[Readings]:
 
 
 def _asked(sample: Sample) -> Iterator[Readings]:
+    if isinstance(sample, PreferencePair):
+        sample = sample.chosen
     if isinstance(sample, Completion):
         yield (_whole(sample), sample.prompt) if sample.prompt.strip() else (sample.completion,)
     elif isinstance(sample, Pairs):

@@ -12,7 +12,7 @@ from typing import Literal
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Conversation, Message, Pairs, ToolCall
+from loradock.data.formats.base import Completion, Conversation, Message, Pairs, PreferencePair, Sample, ToolCall
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
@@ -126,7 +126,10 @@ def of_data(
     return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
 
 
-def _unfit(sample: Conversation | Completion | Pairs, *, needs_prompt: bool) -> str | None:
+def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
+    if isinstance(sample, PreferencePair):
+        chosen, rejected = (_turns(each)[-1].content.strip() for each in (sample.chosen, sample.rejected))
+        return "chosen and rejected are equal: neither is preferred" if chosen == rejected else None
     if isinstance(sample, Pairs):
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(sample, Completion):
@@ -140,7 +143,7 @@ def _unfit(sample: Conversation | Completion | Pairs, *, needs_prompt: bool) -> 
     return None
 
 
-def _without_calls(sample: Conversation | Completion | Pairs) -> str | None:
+def _without_calls(sample: Sample) -> str | None:
     """Why a row is none to compare calls on; None where it is one."""
     if not isinstance(sample, Conversation) or sample.messages[-1].role != "assistant":
         return "--metric calls is for conversations that end with the assistant's turn"
@@ -154,7 +157,12 @@ def calls_shown(calls: Sequence[ToolCall]) -> str:
     return "\n".join(call.shown for call in calls) or NO_CALL
 
 
-def _item(sample: Conversation | Completion, *, row: int, place: str) -> Item:
+def _item(sample: Conversation | Completion | PreferencePair, *, row: int, place: str) -> Item:
+    """Of preference data the chosen answer is the right one, and both are its candidates."""
+    if isinstance(sample, PreferencePair):
+        texts = tuple(_turns(each)[-1].content for each in (sample.chosen, sample.rejected))
+        names = tuple(text.strip() for text in texts)
+        return Item(row=row, place=place, sample=sample.chosen, answer=names[0], candidates=names, texts=texts)
     text = _turns(sample)[-1].content
     return Item(row=row, place=place, sample=sample, answer=text.strip())
 
@@ -170,6 +178,9 @@ def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
     items_found: list[Item] = []
     problems = Problems()
     for item in items:
+        if item.candidates:
+            items_found.append(item)
+            continue
         names = listed(item.question)
         candidates = (
             _listed(item, names) if names else replace(item, candidates=(*of_file,), texts=(*of_file.values(),))

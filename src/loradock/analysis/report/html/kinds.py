@@ -82,6 +82,30 @@ KINDS = (
         scale=100,
         curves=both("in_batch_accuracy"),
     ),
+    Kind(
+        name="preference-accuracy",
+        title="Pairs whose chosen answer has the larger reward",
+        unit="%",
+        scale=100,
+        curves=both("preference_accuracy"),
+    ),
+    Kind(
+        name="reward-margin",
+        title="Reward of the chosen answer over the rejected one",
+        unit="nats",
+        is_from_zero=False,
+        curves=both("reward_margin"),
+    ),
+    Kind(
+        name="log-probabilities",
+        title="Log-probability of the answers",
+        unit="nats an answer",
+        is_from_zero=False,
+        curves=(
+            Curve(name="chosen", key="chosen_log_probability", smoothing=True),
+            Curve(name="rejected", key="rejected_log_probability", smoothing=True),
+        ),
+    ),
     Kind(name="rate", title="Learning rate", unit="", curves=(Curve(name="learning rate", key="learning_rate"),)),
     Kind(name="gradient", title="Gradient norm", unit="", curves=(Curve(name="gradient norm", key="grad_norm"),)),
     Kind(

@@ -7,7 +7,7 @@ with a common input are stacked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -59,10 +59,12 @@ class FlatAdapters:
             self.working.copy_(self.values)
 
     @contextmanager
-    def at_zero(self) -> Iterator[None]:
-        """Inside, the working copy is zero: every layer computes what its base does."""
+    def standing_at(self, initial: Iterable[tuple[Any, torch.Tensor]]) -> Iterator[None]:
+        """Inside, the working copy has these values of parameters, and zero for others: a layer computes its base."""
         before = self.working.clone()
         self.working.zero_()
+        for parameter, values in initial:
+            self.view(self.working, [parameter], parameter.shape).copy_(values)
         try:
             yield
         finally:

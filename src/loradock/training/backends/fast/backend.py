@@ -129,9 +129,10 @@ class FastBackend(Backend):
 
         return forward(inputs), backward
 
-    def without_adapter(self) -> AbstractContextManager[None]:
-        """With the working copy of all adapters at zero."""
-        return self.model.adapters.at_zero()
+    def reference_model(self) -> AbstractContextManager[None]:
+        """With the working copy of all adapters at zero, or at what the run began with."""
+        initial = self.job.initial
+        return self.model.adapters.standing_at(zip(trainable(self.job.model), initial, strict=True) if initial else ())
 
     def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Into the flat gradient, times the loss scale of float16."""

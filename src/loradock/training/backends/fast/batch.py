@@ -18,17 +18,28 @@ KEY_STRIDE = np.uint64(0x9E3779B97F4A7C15)
 """2^64 over the golden ratio, odd: what splitmix64 counts by."""
 
 
+def nothing() -> torch.Tensor:
+    """int64 [0]."""
+    return torch.empty(0, dtype=torch.int64)
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Tokens:
     """T tokens of whole documents laid end to end: `ids` int64 [T], `positions` int32 [T] (from 0 in each document).
 
-    `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped.
+    `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped. Where
+    documents share a prompt, its tokens are computed once: `documents` are of D tokens, more than T, `unfold` int64 [D]
+    is the token that stands in each of their places, `fold` int64 [T] the first place of each token, and `again` int64
+    [D - T] the places of tokens that stand in an earlier one, too; all three [0] where nothing is shared.
     """
 
     ids: torch.Tensor
     positions: torch.Tensor
     documents: Documents
-    keys: torch.Tensor = field(default_factory=lambda: torch.empty(0, dtype=torch.int64))
+    keys: torch.Tensor = field(default_factory=nothing)
+    unfold: torch.Tensor = field(default_factory=nothing)
+    fold: torch.Tensor = field(default_factory=nothing)
+    again: torch.Tensor = field(default_factory=nothing)
 
     @property
     def tokens(self) -> int:
@@ -85,18 +96,23 @@ class FlatBatch(Tokens):
 
     `rows` int64 [M]: the positions; `targets` int64
     [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
-    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice.
+    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice. Where prompts are shared,
+    the last token of one predicts the first of several answers: `places` int64 [M] are the positions in the documents
+    ([0]: `rows` are), and `repeats` int64 [R] the entries whose row an earlier one has; their slot is spare, too.
     """
 
     rows: torch.Tensor
     slots: torch.Tensor
     targets: torch.Tensor
     weights: torch.Tensor
+    places: torch.Tensor = field(default_factory=nothing)
+    repeats: torch.Tensor = field(default_factory=nothing)
 
     @property
     def owners(self) -> torch.Tensor:
         """int64 [M]: the document of each position."""
-        return torch.bucketize(self.rows, self.documents.cu_seqlens[1:].long(), right=True)
+        places = self.places if self.places.numel() else self.rows
+        return torch.bucketize(places, self.documents.cu_seqlens[1:].long(), right=True)
 
 
 def flatten(
@@ -114,9 +130,10 @@ def flatten(
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
     shape = {"longest": longest, "multiple": multiple, "more": documents_multiple, "has_dropout": has_dropout}
-    laid = laid_out(micro_batch, pad_token_id, **shape)
-    total, bounds, ids = laid.tokens, np.array(laid.documents.bounds), laid.ids.numpy()
-    is_learned = np.zeros(total + 1, dtype=np.bool_)
+    shared = common_lengths(micro_batch) if micro_batch.shares_prompts else None
+    laid = laid_out(micro_batch, pad_token_id, **shape, saved=0 if shared is None else int(shared.sum()))
+    bounds, ids = np.array(laid.documents.bounds), laid.ids.numpy()
+    is_learned = np.zeros(len(ids) + 1, dtype=np.bool_)
     if not micro_batch.is_idle:
         masks = [mask for _, mask in micro_batch.samples()]
         is_learned[: sum(map(len, masks))] = np.concatenate(masks)
@@ -124,15 +141,69 @@ def flatten(
     learned = np.flatnonzero(is_learned).astype(np.int64) - 1
     filling = np.zeros(max(multiple, rounded_up(len(learned), multiple)) - len(learned), dtype=np.int64)
     places = np.concatenate([learned, filling])
+    targets = np.concatenate([ids[learned + 1], filling])
+    weights = (np.arange(len(places)) < len(learned)).astype(np.float32)
+    rows, repeats = places, np.zeros(0, dtype=np.int64)
+    if shared is not None:
+        laid = folded(laid, micro_batch.lengths.astype(np.int64), shared)
+        rows = laid.unfold.numpy()[places]
+        _, first = np.unique(rows[: len(learned)], return_index=True)
+        repeats = np.setdiff1d(np.arange(len(learned)), first)
+    slots = np.where(weights > 0, rows, laid.tokens)
+    slots[repeats] = laid.tokens
     return FlatBatch(
         ids=laid.ids,
         positions=laid.positions,
         documents=laid.documents,
         keys=laid.keys,
-        rows=torch.from_numpy(places),
-        slots=torch.from_numpy(np.concatenate([learned, filling + total])),
-        targets=torch.from_numpy(np.concatenate([ids[learned + 1], filling])),
-        weights=torch.from_numpy((np.arange(len(places)) < len(learned)).astype(np.float32)),
+        unfold=laid.unfold,
+        fold=laid.fold,
+        again=laid.again,
+        rows=torch.from_numpy(rows),
+        slots=torch.from_numpy(slots),
+        targets=torch.from_numpy(targets),
+        weights=torch.from_numpy(weights),
+        places=nothing() if shared is None else torch.from_numpy(places),
+        repeats=torch.from_numpy(repeats),
+    )
+
+
+def common_lengths(micro_batch: MicroBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """int64 [documents / 2]: how many tokens both documents of a pair begin with that are equal and not learned."""
+    samples = list(micro_batch.samples())
+    found: list[int] = []
+    for (ids, mask), (other_ids, other_mask) in zip(samples[0::2], samples[1::2], strict=True):
+        size = min(len(ids), len(other_ids))
+        differs = (ids[:size] != other_ids[:size]) | mask[:size] | other_mask[:size]
+        found.append(int(differs.argmax()) if differs.any() else size)
+    return np.array(found, dtype=np.int64)
+
+
+def folded(laid: Tokens, lengths: np.ndarray[Any, Any], shared: np.ndarray[Any, Any]) -> Tokens:
+    """The same documents, the tokens that pairs of them share laid once: the prompt, one answer, the other answer.
+
+    `lengths` int64 [documents] are theirs without what fills up, `shared` [documents / 2] as `common_lengths` has it.
+    """
+    starts = np.cumsum(lengths) - lengths
+    again = np.concatenate(
+        [np.arange(start, start + size) for start, size in zip(starts[1::2].tolist(), shared.tolist(), strict=True)]
+    ).astype(np.int64)
+    is_first = np.ones(laid.ids.numel(), dtype=np.bool_)
+    is_first[again] = False
+    unfold = np.cumsum(is_first) - 1
+    first_copies = np.concatenate(
+        [np.arange(start, start + size) for start, size in zip(starts[0::2].tolist(), shared.tolist(), strict=True)]
+    ).astype(np.int64)
+    unfold[again] = unfold[first_copies]
+    fold = torch.from_numpy(np.flatnonzero(is_first))
+    return replace(
+        laid,
+        ids=laid.ids[fold],
+        positions=laid.positions[fold],
+        keys=laid.keys[fold] if laid.keys.numel() else laid.keys,
+        unfold=torch.from_numpy(unfold),
+        fold=fold,
+        again=torch.from_numpy(again),
     )
 
 
@@ -173,12 +244,16 @@ def laid_out(
     more: int = 1,
     is_causal: bool = True,
     has_dropout: bool = False,
+    saved: int = 0,
 ) -> Tokens:
-    """The rows end to end, with what fills up; see `flatten`. `more`: that of the number of documents."""
+    """The rows end to end, with what fills up; see `flatten`. `more`: that of the number of documents.
+
+    `saved` tokens will be laid once where they are twice: without them the multiple is reached.
+    """
     rows = [ids for ids, _ in micro_batch.samples()]
     lengths = [len(ids) for ids in rows]
     used = sum(lengths)
-    total = rounded_up(used, multiple)
+    total = rounded_up(used - saved, multiple) + saved
     lengths += [min(longest, total - start) for start in range(used, total, longest)]
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     empty = np.full(rounded_up(len(lengths), more) - len(lengths), total, dtype=np.int32)

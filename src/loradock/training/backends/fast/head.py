@@ -54,6 +54,9 @@ class Head:
         gradient = self.kernels.rms_norm_backward(gradient, chosen, rstd, norm.weight, offset=norm.offset)
         dx = torch.zeros(x.shape[0] + 1, x.shape[1], dtype=x.dtype, device=x.device)
         dx.index_copy_(0, batch.slots, gradient)
+        if batch.repeats.numel():
+            rows = batch.rows.index_select(0, batch.repeats)
+            dx.index_add_(0, rows, gradient.index_select(0, batch.repeats))
         return loss, dx[:-1]
 
     def loss(self, x: torch.Tensor, batch: FlatBatch) -> torch.Tensor:

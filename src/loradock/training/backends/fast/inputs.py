@@ -17,9 +17,9 @@ DOCUMENTS_MULTIPLE = 32
 
 
 def flat_inputs(micro_batch: MicroBatch, **shape: Any) -> tuple[FlatBatch, int]:
-    """The flat tensors of a micro-batch, and their slots."""
+    """The flat tensors of a micro-batch, and their slots, those of shared tokens as often as documents have them."""
     batch = flatten(micro_batch, **shape)
-    return batch, batch.tokens
+    return batch, batch.tokens + batch.again.numel()
 
 
 def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shape: Any) -> tuple[PooledBatch, int]:

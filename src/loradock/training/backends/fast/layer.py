@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.attention import shared
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
 from loradock.training.backends.fast.families.base import LayerParts, Norm
@@ -122,7 +123,7 @@ class Layer:
             self._rotate(k, batch, sign=1)
         else:
             self._rotate(both, batch, sign=1)
-        out, saved = self.attention.forward(q, k, v, batch.documents, parts.rule)
+        out, saved = shared.forward(self.attention, q, k, v, batch, parts.rule)
         y, h_output = self.output.forward(out.flatten(1), keys=batch.keys)
         unnormed, out_rstd = None, None
         if parts.attention_out_norm is not None:
@@ -157,8 +158,8 @@ class Layer:
             k, _ = self._head_norm(kept.k, parts.key_norm)
             self._rotate(q, batch, sign=1)
             self._rotate(k, batch, sign=1)
-        dq, dk, dv = self.attention.backward(
-            dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch.documents, parts.rule
+        dq, dk, dv = shared.backward(
+            self.attention, dout.view_as(kept.out), q, k, kept.v, kept.out, kept.attention, batch, parts.rule
         )
         if parts.query_norm is not None and parts.key_norm is not None:
             self._rotate(dq, batch, sign=-1)

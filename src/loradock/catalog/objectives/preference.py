@@ -1,0 +1,57 @@
+"""Preference tuning: the chosen answer of a prompt is to become likelier than the rejected one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from loradock.catalog.objectives.base import ObjectiveSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreferenceLoss:
+    """A loss in words; its formula is `training.objectives.preference_losses`.
+
+    `has_reference`: answers are held against the model without the adapter. `keys` of section `preference` are those
+    that it reads besides `beta` and `likelihood_weight`, whose value under auto is `likelihood_weight`.
+    """
+
+    source: str
+    has_reference: bool = True
+    keys: tuple[str, ...] = ()
+    likelihood_weight: float = 0.0
+
+
+LOSSES: dict[str, PreferenceLoss] = {
+    "dpo": PreferenceLoss(source="Rafailov et al. 2023", keys=("label_smoothing",)),
+    "ipo": PreferenceLoss(source="Azar et al. 2023"),
+    "hinge": PreferenceLoss(source="Zhao et al. 2023, SLiC-HF"),
+    "robust": PreferenceLoss(source="Chowdhury et al. 2024", keys=("label_smoothing",)),
+    "apo_zero": PreferenceLoss(source="D'Oosterlinck et al. 2024"),
+    "apo_down": PreferenceLoss(source="D'Oosterlinck et al. 2024"),
+    "sppo": PreferenceLoss(source="Wu et al. 2024"),
+    "orpo": PreferenceLoss(source="Hong et al. 2024", has_reference=False, likelihood_weight=1.0),
+    "simpo": PreferenceLoss(source="Meng et al. 2024", has_reference=False, keys=("margin", "label_smoothing")),
+    "cpo": PreferenceLoss(
+        source="Xu et al. 2024", has_reference=False, keys=("label_smoothing",), likelihood_weight=1.0
+    ),
+}
+OWN_KEYS = tuple(dict.fromkeys(key for loss in LOSSES.values() for key in loss.keys))
+"""Keys that some losses alone read."""
+
+if TYPE_CHECKING:
+    LossName = str
+else:
+    LossName = Literal[tuple(LOSSES)]
+
+SPEC = ObjectiveSpec(
+    name="preference",
+    meaning="which of two answers is better",
+    samples=frozenset({"preferences"}),
+    passes=frozenset({"score"}),
+    computed_by="preference:Preference",
+    metrics=("loss", "preference_accuracy", "reward_margin"),
+    keys=("preference.",),
+    defaults={"train.learning_rate": 5e-6},
+    without_effect={"data.loss": "objective preference learns the answers, not the prompt"},
+)

@@ -1,0 +1,159 @@
+"""Preference rows: a chosen and a rejected answer of one prompt, as TRL, LLaMA-Factory, axolotl and swift have.
+
+The prompt is a column beside the answers, or what both begin with (TRL's "implicit prompt").
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from loradock.data.formats.base import (
+    Completion,
+    Conversation,
+    Format,
+    Message,
+    PreferencePair,
+    Row,
+    RowError,
+    check_filled,
+    check_text,
+    is_filled,
+    is_list,
+    is_object,
+    optional_text_of,
+    text_of,
+    type_of,
+    value_of,
+)
+from loradock.data.formats.tools import with_tools
+from loradock.data.formats.turns import conversation, messages_of, with_system
+
+ASKING = ("conversations", "messages", "instruction", "question", "prompt")
+"""Columns that hold the prompt of both answers; one of them, unless the answers hold it themselves."""
+LAST_SPEAKER = re.compile(r"\n\nAssistant:")
+"""What begins an answer in the texts of HH-RLHF (Bai et al. 2022), and belongs to the prompt."""
+
+
+def _convert(row: Row) -> PreferencePair:
+    chosen, rejected = (_answer(value_of(row, name)) for name in ("chosen", "rejected"))
+    if is_list(chosen) and is_list(rejected):
+        return _of_turns(messages_of(chosen, "chosen"), messages_of(rejected, "rejected"), row)
+    if type(chosen) is not str or type(rejected) is not str:
+        types = f"chosen is {type_of(chosen)} and rejected is {type_of(rejected)}"
+        raise RowError(f"{types}: both must be text, or both turns")
+    for name, text in (("chosen", chosen), ("rejected", rejected)):
+        check_text(text, name)
+        check_filled(text, name)
+    given = _prompt(row)
+    if isinstance(given, str):
+        return _of_texts(given, chosen, rejected)
+    answers = (_talk(given, (Message("assistant", text),), row) for text in (chosen, rejected))
+    return PreferencePair(*answers)
+
+
+def _answer(value: Any) -> Any:
+    """A turn by itself (LLaMA-Factory's) is a list of one."""
+    return [value] if is_object(value) else value
+
+
+def _of_turns(chosen: tuple[Message, ...], rejected: tuple[Message, ...], row: Row) -> PreferencePair:
+    """Answers as turns: behind the prompt of the row, or whole conversations that begin alike."""
+    for name, turns in (("chosen", chosen), ("rejected", rejected)):
+        if not turns:
+            raise RowError(f"{name} is empty: there is nothing to prefer")
+    if not any(each.role in ("user", "system") for each in (*chosen, *rejected)):
+        given = _prompt(row)
+        given = ((Message("user", given),) if given else ()) if isinstance(given, str) else given
+        return PreferencePair(_talk(given, chosen, row), _talk(given, rejected, row))
+    alike = min(common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
+    if not alike:
+        raise RowError("chosen and rejected begin with different turns: they answer no common prompt")
+    return PreferencePair(_talk(chosen[:alike], chosen[alike:], row), _talk(rejected[:alike], rejected[alike:], row))
+
+
+def _talk(given: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> Conversation:
+    """A prompt with one of its answers."""
+    talk = with_system(conversation((*given, *turns), "the answer with its prompt"), row)
+    if len(talk.messages) <= len(given):
+        raise RowError("an answer says that it is not learned: leave the row out")
+    is_preceded = len(talk.messages) > len(given) + len(turns)
+    return with_tools(replace(talk, given=len(given) + is_preceded), row)
+
+
+def _prompt(row: Row) -> str | tuple[Message, ...]:
+    """What both answers answer: a text that is read as it stands, or turns. "" where the row names none."""
+    filled = [name for name in ASKING if is_filled(row.get(name))]
+    if len(filled) > 1:
+        raise RowError(f"columns {' and '.join(map(repr, filled))} both hold a prompt: keep one of them (ignore)")
+    for name in filled:
+        value = row[name]
+        if is_list(value):
+            return messages_of(value, name)
+        text = text_of(row, name)
+        if name == "prompt":
+            return text
+        more = optional_text_of(row, "input") if name == "instruction" else ""
+        return (Message("user", f"{text}\n\n{more}" if more else text),)
+    return ""
+
+
+def _of_texts(prompt: str, chosen: str, rejected: str) -> PreferencePair:
+    """Answers as they stand behind the prompt; without one, behind what both begin with."""
+    if not prompt:
+        prompt = _common(chosen, rejected)
+        chosen, rejected = chosen[len(prompt) :], rejected[len(prompt) :]
+        for name, text in (("chosen", chosen), ("rejected", rejected)):
+            check_filled(text, f"{name}, behind what both answers begin with,")
+    return PreferencePair(Completion(prompt, chosen), Completion(prompt, rejected))
+
+
+def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+    """How many items both begin with."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((place for place, (mine, others) in pairs if mine != others), min(len(one), len(other)))
+
+
+def _common(chosen: str, rejected: str) -> str:
+    """What both texts begin with, up to where the last answer begins, else up to the last white space."""
+    alike = chosen[: common_length(chosen, rejected)]
+    speakers = [match.end() for match in LAST_SPEAKER.finditer(alike)]
+    if speakers:
+        return alike[: speakers[-1]]
+    if len(alike) == min(len(chosen), len(rejected)):
+        alike = alike.rstrip()
+    words = alike.split()
+    return alike[: alike.rindex(words[-1])].rstrip() if words and not alike[-1].isspace() else alike.rstrip()
+
+
+def _convert_swift(row: Row) -> PreferencePair:
+    """ms-swift's rows: whole turns, and another answer in the place of the last one."""
+    chosen = messages_of(value_of(row, "messages"), "messages")
+    if len(chosen) < 2 or chosen[-1].role != "assistant":
+        raise RowError("messages does not end with an assistant's answer to prefer")
+    rejected = text_of(row, "rejected_response")
+    check_filled(rejected, "rejected_response")
+    return PreferencePair(
+        _talk(chosen[:-1], chosen[-1:], row), _talk(chosen[:-1], (Message("assistant", rejected),), row)
+    )
+
+
+FORMAT = Format(
+    name="preference",
+    fields=("chosen", "rejected", *reversed(ASKING), "input", "system", "tools"),
+    required=("chosen", "rejected"),
+    kind="preferences",
+    convert=_convert,
+    example='{"question": "Two and two?", "chosen": "Four.", "rejected": "Five."}',
+)
+SWIFT = Format(
+    name="swift-preference",
+    fields=("messages", "rejected_response", "system", "tools"),
+    required=("messages", "rejected_response"),
+    kind="preferences",
+    convert=_convert_swift,
+    example='{"messages": [{"role": "user", "content": "Two and two?"}, {"role": "assistant", "content": "Four."}], '
+    '"rejected_response": "Five."}',
+)

@@ -1,0 +1,149 @@
+"""Preference tuning: of two answers of a prompt the chosen one becomes likelier, held against the model as it was.
+
+A micro-batch has whole pairs, so that its loss is that of its log-probabilities alone: two numbers a pair, whose
+gradients are made here by autograd and handed to the backend. Neither the size of micro-batches nor the number of ranks
+changes what is computed.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed
+
+from loradock.catalog.objectives import preference as catalog
+from loradock.config.schema import RunConfig
+from loradock.data.steps import Evaluation
+from loradock.training.objectives.base import Evaluated, Poll
+from loradock.training.objectives.preference_losses import LOSSES, Answers
+from loradock.training.objectives.supervised import Supervised
+from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
+
+KIND = "preferences"
+PARTS = (
+    "preference_accuracy",
+    "reward_margin",
+    "chosen_reward",
+    "rejected_reward",
+    "chosen_log_probability",
+    "rejected_log_probability",
+)
+"""What is reported of each pair besides its loss, as means over the pairs.
+
+Rewards are b (c - c0) and b (r - r0); without a reference b times what the loss compares, which is a mean over tokens
+for orpo and simpo. Accuracy: how often the chosen answer has the larger one. Log-probabilities are sums over an answer.
+"""
+
+
+class Preference(Supervised):
+    """Inputs and head of `Supervised`; the loss is one of `preference_losses`."""
+
+    parts = PARTS
+
+    def __init__(self, config: RunConfig) -> None:
+        super().__init__(config)
+        self.options = config.preference
+        self.known = catalog.LOSSES[self.options.loss]
+
+    def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
+        """The mean over the pairs of all ranks, and of the chosen answers' tokens where their likelihood counts."""
+        batch = inputs.batches[KIND]
+        micro_batches = backend.micro_batches(inputs, KIND)
+        sums = torch.zeros(1 + len(PARTS), dtype=torch.float64, device=backend.device)
+        for index, (tensors, places) in enumerate(zip(micro_batches, batch.places, strict=True)):
+            poll()
+            reference = self.reference(backend, tensors)
+            at = MicroStep(step=step, index=index, count=len(micro_batches))
+            scored = backend.score(tensors, at=at, keeps=True)
+            found, gradient = self.measured(scored.log_probabilities, reference, batch=batch, places=places)
+            scored.backward(gradient)
+            sums += found
+        return self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch)).float()
+
+    def reference(self, backend: Passes, tensors: Any) -> torch.Tensor | None:
+        """The log-probabilities without the adapter, without dropout; None where the loss needs none."""
+        if not self.known.has_reference:
+            return None
+        with backend.reference_model(), torch.no_grad():
+            return backend.score(tensors, at=None, keeps=False).log_probabilities
+
+    def measured(
+        self, scores: torch.Tensor, reference: torch.Tensor | None, *, batch: BatchInputs, places: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sums over the pairs of a micro-batch, float64 [loss without likelihood, parts], and the gradient.
+
+        The gradient, float32 as the scores, is that of the loss of the whole step by these scores.
+        """
+        inputs = scores.detach().double().requires_grad_()
+        places = places.to(scores.device)
+        is_real = (places >= 0)[0::2]  # a rank without work runs a pair along that is none of its own
+        lengths = batch.relations["learned"].to(scores.device)[places.clamp(min=0)].double().clamp(min=1)
+        held_against = torch.zeros_like(inputs) if reference is None else reference.double()
+        count = len(places)
+        with torch.enable_grad():
+            answers = Answers(
+                chosen=inputs[0:count:2],
+                rejected=inputs[1:count:2],
+                reference_chosen=held_against[0:count:2],
+                reference_rejected=held_against[1:count:2],
+                chosen_lengths=lengths[0::2],
+                rejected_lengths=lengths[1::2],
+            )
+            columns = [LOSSES[self.options.loss](answers, self.options), *self.reported(answers)]
+            sums = torch.stack([(each * is_real).sum() for each in columns])
+            loss = self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch))[0]
+        (gradient,) = torch.autograd.grad(loss, inputs)
+        return sums.detach(), gradient.float()
+
+    def means(self, sums: torch.Tensor, *, pairs: float, tokens: float) -> torch.Tensor:
+        """The loss and the parts of so many pairs, whose chosen answers have so many tokens, from their sums."""
+        means = sums / max(1.0, pairs)
+        likelihood = -sums[1 + PARTS.index("chosen_log_probability")] / max(1.0, tokens)
+        return torch.cat([means[:1] + self.options.weight_of_likelihood * likelihood, means[1:]])
+
+    def reported(self, answers: Answers) -> list[torch.Tensor]:
+        """The parts of each pair, [pairs] each, in their order."""
+        compared = answers.means if self.options.loss in ("orpo", "simpo") else answers.ratios
+        chosen, rejected = (self.options.beta * each for each in compared)
+        is_right = (chosen > rejected).double()
+        return [is_right, chosen - rejected, chosen, rejected, answers.chosen, answers.rejected]
+
+    def evaluate(self, backend: Passes, evaluation: Evaluation, *, poll: Poll) -> Evaluated:
+        """The mean over the held-out pairs, of each set by name, too."""
+        turns = evaluation.turns[KIND]
+        names = turns.names
+        sums = torch.zeros(max(1, len(names)), 1 + len(PARTS), dtype=torch.float64, device=backend.device)
+        counts = torch.zeros(max(1, len(names)), 3, dtype=torch.float64, device=backend.device)
+        for turn in turns:
+            poll()
+            (micro_batch,) = turn.micro_batches
+            batch = BatchInputs.of(turn, [backend.tensors(micro_batch)[0]])
+            (tensors,), (places,) = batch.micro_batches, batch.places
+            reference = self.reference(backend, tensors)
+            scores = backend.score(tensors, at=None, keeps=False).log_probabilities
+            found, _ = self.measured(scores, reference, batch=batch, places=places)
+            sums[turn.set_index] += found
+            own = places[places >= 0]
+            learned = batch.relations["learned"]
+            of_turn = [len(own) / 2, float(learned[own[0::2]].sum()), float(learned[own].sum())]
+            counts[turn.set_index] += torch.tensor(of_turn, dtype=torch.float64, device=backend.device)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(sums)
+            torch.distributed.all_reduce(counts)
+        of_sets = [
+            (pairs, float(self.means(each, pairs=pairs, tokens=tokens)[0]))
+            for each, (pairs, tokens, _) in zip(sums, counts.tolist(), strict=True)
+        ]
+        whole = self.means(sums.sum(dim=0), pairs=float(counts[:, 0].sum()), tokens=float(counts[:, 1].sum())).tolist()
+        return Evaluated(
+            loss=whole[0],
+            metrics=dict(zip(PARTS, whole[1:], strict=True)),
+            losses={name: loss for name, (pairs, loss) in zip(names, of_sets, strict=False) if pairs},
+            supervised_tokens=int(counts[:, 2].sum()),
+        )
+
+
+def chosen_tokens(batch: BatchInputs) -> float:
+    """Learned tokens of the chosen answers of a step, over all ranks."""
+    return float(batch.relations["learned"][0::2].sum())

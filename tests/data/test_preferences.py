@@ -1,0 +1,232 @@
+"""Preference data: the forms that people have, what is refused, and what is left out with a word."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from data.test_columns import loaded, obeyed, turns, written
+from tiny import BASE
+from transformers import AutoTokenizer
+
+from loradock.config.load import load
+from loradock.data.corpus import Corpus, by_kind, prepare_corpus
+from loradock.data.formats import Completion, Conversation, PreferencePair
+from loradock.data.samples.preferences import PreferenceSamples
+from loradock.errors import ConfigError, DataError, Problem
+from loradock.machine import Host, probe
+
+SAID = {"role": "user", "content": "Two and two?"}
+SYSTEM = {"role": "system", "content": "Be terse."}
+
+
+def answer(text: str) -> dict[str, str]:
+    return {"role": "assistant", "content": text}
+
+
+ASKED = [("user", "Two and two?")]
+FORMS: dict[str, tuple[dict[str, Any], Any]] = {
+    "trl, text": ({"prompt": "Two and two?", "chosen": " four", "rejected": " five"}, "Two and two?"),
+    "trl, turns": ({"prompt": [SAID], "chosen": [answer("4")], "rejected": [answer("5")]}, ASKED),
+    "trl, implicit prompt": ({"chosen": [SAID, answer("4")], "rejected": [SAID, answer("5")]}, ASKED),
+    "ultrafeedback": (
+        {
+            "prompt": "Two and two?", "prompt_id": "x", "messages": [SAID, answer("4")], "score_chosen": 8.0,
+            "chosen": [SAID, answer("4")], "rejected": [SAID, answer("5")], "score_rejected": 5.0,
+        },
+        ASKED,
+    ),
+    "orca": (
+        {"system": "Be terse.", "question": "Two and two?", "chosen": "4", "rejected": "5"},
+        [("system", "Be terse."), *ASKED],
+    ),
+    "alpaca": (
+        {"instruction": "Add.", "input": "2, 2", "chosen": "4", "rejected": "5"}, [("user", "Add.\n\n2, 2")]
+    ),
+    "llama-factory": (
+        {
+            "conversations": [{"from": "human", "value": "Two and two?"}],
+            "chosen": {"from": "gpt", "value": "4"}, "rejected": {"from": "gpt", "value": "5"},
+        },
+        ASKED,
+    ),
+    "swift": ({"messages": [SYSTEM, SAID, answer("4")], "rejected_response": "5"}, [("system", "Be terse."), *ASKED]),
+    "prompt column and turns of the assistant": (
+        {"prompt": "Two and two?", "chosen": [answer("4")], "rejected": [answer("5")]}, ASKED
+    ),
+    "several turns": (
+        {
+            "chosen": [SAID, answer("4"), SAID, answer("4")],
+            "rejected": [SAID, answer("4"), SAID, answer("5")],
+        },
+        [*ASKED, ("assistant", "4"), *ASKED],
+    ),
+    "hh-rlhf": (
+        {
+            "chosen": "\n\nHuman: 2+2?\n\nAssistant: It is 4", "rejected": "\n\nHuman: 2+2?\n\nAssistant: It is 5",
+        },
+        "\n\nHuman: 2+2?\n\nAssistant:",
+    ),
+    "texts that begin alike": ({"chosen": "2 + 2 is 4", "rejected": "2 + 2 is 5"}, "2 + 2 is"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_each_form_is_a_prompt_with_two_answers(form: str, tmp_path: Path) -> None:
+    row, prompt = FORMS[form]
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
+    assert isinstance(sample, PreferencePair)
+    for side in (sample.chosen, sample.rejected):
+        if isinstance(side, Conversation):
+            assert turns(side)[: side.given] == prompt
+            assert [turn.role for turn in side.messages[side.given :]] == ["assistant"]
+        else:
+            assert isinstance(side, Completion)
+            assert side.prompt == prompt
+    assert sample.chosen != sample.rejected
+
+
+@pytest.mark.parametrize(
+    ("row", "words"),
+    [
+        ({"prompt": "a", "chosen": "b", "rejected": " "}, "rejected is empty"),
+        ({"prompt": "a", "chosen": None, "rejected": "b"}, "chosen is null and rejected is text"),
+        ({"prompt": "a", "chosen": [], "rejected": []}, "chosen is empty: there is nothing to prefer"),
+        ({"chosen": [SAID, answer("4")], "rejected": [SYSTEM, answer("5")]}, "begin with different turns"),
+        ({"question": "a", "prompt": "b", "chosen": "c", "rejected": "d"}, "both hold a prompt"),
+        ({"chosen": [SAID, answer("4")], "rejected": "5"}, "chosen is a list and rejected is text"),
+        ({"messages": [SAID], "rejected_response": "5"}, "does not end with an assistant's answer"),
+    ],
+)
+def test_a_row_that_is_no_pair_is_refused_with_its_line(row: dict[str, Any], words: str, tmp_path: Path) -> None:
+    good = {"prompt": "a", "chosen": "b", "rejected": "c"} if "messages" not in row else FORMS["swift"][0]
+    _, problem = loaded(written(tmp_path / "rows.jsonl", good, row))
+    assert isinstance(problem, Problem)
+    assert problem.line == 2
+    assert words in problem.what
+
+
+def corpus(*rows: dict[str, Any], folder: Path, settings: tuple[str, ...] = (), max_length: int = 64) -> Corpus:
+    path = written(folder / "rows.jsonl", *rows)
+    overrides = ["objective=preference", f"data.cache={folder / 'cache'}", *settings]
+    config = load(None, overrides=overrides, shortcuts={"--model": str(BASE), "--data": [str(path)]}).config
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    return prepare_corpus(config, tokenizer=tokenizer, max_length=max_length, facts=probe.gather(Host()))
+
+
+def pairs_of(made: Corpus) -> PreferenceSamples:
+    samples = made.leading
+    assert isinstance(samples, PreferenceSamples)
+    return samples
+
+
+ROW = {"prompt": "one two", "chosen": " three", "rejected": " four five"}
+
+
+def test_equal_and_over_long_pairs_are_left_out_counted_and_bounded(tmp_path: Path) -> None:
+    rows = [*[ROW] * 38, {**ROW, "chosen": " same", "rejected": " same"}, {**ROW, "rejected": " long" * 100}]
+    made = pairs_of(corpus(*rows, folder=tmp_path))
+    assert (len(made.train.fitted), made.train.fitted.equal, made.train.fitted.over_long) == (38, 1, 1)
+    notes = "\n".join(made.notes)
+    assert "1 pairs whose answers are equal are left out" in notes
+    assert "1 pairs are left out: an answer has over 64 tokens" in notes
+    assert "the chosen answer is the longer one in 0 % of them" in notes
+    record = made.as_dict()
+    assert (record["preference_pairs"], record["equal_pairs"], record["over_long_pairs"]) == (38, 1, 1)
+    cut = pairs_of(corpus(*rows, folder=tmp_path, settings=("data.long_rows=truncate",)))
+    assert (len(cut.train.fitted), cut.train.fitted.over_long) == (39, 0)
+    assert cut.train.fitted.documents.lengths.max() == 64
+    with pytest.raises(
+        DataError, match=r"20 of 40 pairs \(50.0%\) would be left out: 20 have two equal answers"
+    ) as caught:
+        corpus(*[ROW] * 20, *[rows[38]] * 20, folder=tmp_path)
+    allowed = re.search(r"--set (data.max_dropped=\S+)", str(caught.value.hint))
+    assert allowed
+    assert (
+        len(pairs_of(corpus(*[ROW] * 20, *[rows[38]] * 20, folder=tmp_path, settings=(allowed[1],))).train.fitted) == 20
+    )
+
+
+def test_a_pair_of_which_one_answer_cannot_be_rendered_is_refused_whole(tmp_path: Path) -> None:
+    talk = {"chosen": [SAID, answer("4")], "rejected": [SAID, answer("5")]}
+    bad = {"chosen": [SAID, answer("4")], "rejected": [SAID, {"role": "tool", "content": "x"}, answer("5")]}
+    template = tmp_path / "strict.jinja"
+    template.write_text(
+        "{% for m in messages %}{% if m.role == 'tool' %}{{ raise_exception('no tools') }}{% endif %}"
+        "{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    settings = (f"data.template={template}",)
+    with pytest.raises(DataError) as caught:
+        corpus(talk, bad, talk, folder=tmp_path, settings=settings)
+    assert [problem.line for problem in caught.value.problems] == [2]
+    assert "rejected: " in caught.value.problems[0].what
+    skipping = (*settings, "data.on_bad_row=skip", "data.max_dropped=0.5")
+    made = pairs_of(corpus(talk, bad, talk, folder=tmp_path, settings=skipping))
+    assert np.asarray(made.train.prepared.lines).tolist() == [1, 1, 3, 3]
+    assert np.asarray(made.train.prepared.roles).tolist() == [0, 1, 0, 1]
+
+
+def test_pairs_are_held_out_whole_and_their_masks_are_those_of_rows_to_answer(tmp_path: Path) -> None:
+    rows = [{**ROW, "prompt": f"one {number}"} for number in range(20)]
+    made = pairs_of(corpus(*rows, folder=tmp_path, settings=("data.validation=0.25",)))
+    assert made.validation
+    assert sorted([*made.train.fitted.pairs, *made.validation.fitted.pairs]) == list(range(20))
+    assert len(made.validation.fitted) == 5
+    prepared = made.train.prepared
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    for row in range(prepared.rows):
+        ids, mask = prepared.row(row)
+        expected = (" three", " four five")[row % 2]
+        text = tokenizer.decode(ids[mask.astype(bool)], skip_special_tokens=True)
+        assert text == expected
+        assert tokenizer.decode(ids[~mask.astype(bool)], skip_special_tokens=True) == f"one {row // 2}"
+
+
+@pytest.mark.parametrize("form", [name for name in FORMS if name != "swift"])
+def test_supervised_training_is_told_what_to_type_and_the_chosen_answers_are_learned_then(
+    form: str, tmp_path: Path
+) -> None:
+    row, _ = FORMS[form]
+    path = written(tmp_path / "rows.jsonl", row, row)
+    config = load(None, shortcuts={"--model": str(BASE), "--data": [str(path)]}).config
+    with pytest.raises(
+        ConfigError, match="holds preference data, a chosen and a rejected answer of each prompt"
+    ) as caught:
+        by_kind(config)
+    hint = str(caught.value.hint)
+    assert hint.startswith("--set objective=preference, or ")
+    (sample,) = loaded(written(tmp_path / "one.jsonl", row))
+    if command := re.search(r"cat .+ \| jq .*", hint):
+        subprocess.run(["bash", "-c", command[0]], check=True, cwd=tmp_path, capture_output=True)
+        found, _ = loaded(tmp_path / "rows.new.jsonl")
+    else:
+        found, _ = loaded(path, **obeyed(hint.partition(", or ")[2]))
+    chosen = sample.chosen
+    last = chosen.completion if isinstance(chosen, Completion) else chosen.messages[-1].content
+    learned = found.completion if isinstance(found, Completion) else turns(found)[-1][1]
+    assert learned.endswith(last)
+
+
+def test_a_validation_file_of_another_kind_is_refused_by_name(tmp_path: Path) -> None:
+    rows = written(tmp_path / "rows.jsonl", {"prompt": "a", "completion": "b"})
+    pairs = written(tmp_path / "pairs.jsonl", ROW)
+    config = load(
+        None, overrides=[f"data.validation={pairs}"], shortcuts={"--model": str(BASE), "--data": [str(rows)]}
+    ).config
+    with pytest.raises(ConfigError, match=r"data.validation: .*pairs\.jsonl holds preference data"):
+        by_kind(config)
+
+
+def test_other_names_of_the_columns_are_mapped_by_the_hint(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", {"prompt": "a", "accepted": "b", "rejected": "c"})
+    (problem,) = loaded(path)
+    assert problem.what.startswith("preference data (columns accepted and rejected)")
+    assert problem.hint.startswith(
+        "--set objective=preference --set data.sources.0.fields.chosen=accepted, or to learn"
+    )
+    (sample,) = loaded(path, fields={"chosen": "accepted"})
+    assert sample == PreferencePair(Completion("a", "b"), Completion("a", "c"))

@@ -1,0 +1,147 @@
+"""Whole runs by preferences: continued to the bit, by two processes, and from an adapter that is their reference."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from faults.forking import Forking
+from proven import unchecked
+from safetensors.torch import load_file
+from tiny import copy_tree
+from whole_runs import adapter_bytes, losses, train
+
+from loradock.commands.run_options import Ask
+from loradock.errors import ConfigError, InputMissing, ModelError
+from loradock.training import continued
+from loradock.training.run import Result
+
+RUN = (
+    *("train.max_steps=6", "train.global_batch=4", "train.micro_batch=4", "train.workers=0", "train.schedule=constant"),
+    *("lora.rank=4", "lora.dropout=0.1", "train.learning_rate=1e-2", "train.warmup=0", "data.max_length=64"),
+)
+PREFERRING = (*RUN, "objective=preference", "checkpoints.every=2", "checkpoints.keep=9")
+ANSWERING = (*RUN, "train.max_steps=2")
+
+
+def write_preferences(path: Path, *, rows: int = 24) -> Path:
+    lines = [
+        {"question": f"{number} stones {number % 5}", "chosen": "lamp stone", "rejected": "cat " * (1 + number % 3)}
+        for number in range(rows)
+    ]
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines), "utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_preferences(tmp_path_factory.mktemp("pairs") / "pairs.jsonl")
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path) -> Result:
+    """A supervised run, whose adapter others begin with."""
+    return train(tmp_path_factory.mktemp("sft") / "sft", *ANSWERING, model=llama, data=rows)
+
+
+@pytest.mark.parametrize("engine", ["fast", "peft"])
+def test_a_run_that_begins_with_an_adapter_has_it_as_its_reference_and_continues_to_the_bit(
+    engine: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result
+) -> None:
+    settings = (*PREFERRING, f"engine={engine}", f"lora.adapter={begun.directory}", "data.validation=0.25")
+    settings += ("evaluation.every=3",)
+    whole = train(tmp_path / "whole", *settings, model=llama, data=pairs)
+    judged = [line for line in whole.evaluations if line["kind"] == "eval"]
+    assert judged[-1]["preference_accuracy"] > 0.5
+    assert judged[-1]["reward_margin"] > judged[0]["reward_margin"]
+    assert whole.record["data"]["preference_pairs"] == 18
+    copy = copy_tree(whole.directory, tmp_path / "copy")
+    for step in (4, 6):
+        shutil.rmtree(copy / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(copy / "adapter")
+    again = train(copy, *settings, model=llama, data=pairs)
+    assert again.record["resumed_from"] == "checkpoint-2"
+    assert losses(again) == losses(whole)
+    assert adapter_bytes(again) == adapter_bytes(whole)
+
+
+@pytest.mark.parametrize("engine", ["fast", "peft"])
+def test_nothing_is_gained_before_the_first_step_whatever_the_adapter(
+    engine: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result
+) -> None:
+    """A reference that is the base instead of the adapter would be seen: its rewards are not nothing."""
+    settings = (*PREFERRING, f"engine={engine}", "lora.dropout=0", "train.max_steps=1")
+    right = train(tmp_path / "right", *settings, f"lora.adapter={begun.adapter}", model=llama, data=pairs)
+    assert right.metrics[0]["chosen_reward"] == 0
+    assert right.metrics[0]["reward_margin"] == 0
+    with pytest.MonkeyPatch.context() as planted:
+        planted.setattr("loradock.training.preparation.keeps_first", lambda _: False)
+        wrong = train(tmp_path / "wrong", *settings, f"lora.adapter={begun.adapter}", model=llama, data=pairs)
+    assert abs(wrong.metrics[0]["chosen_reward"]) > 1e-3
+
+
+def test_an_adapter_that_nothing_is_added_to_is_exported_with_its_bits(
+    tmp_path: Path, llama: Path, rows: Path, begun: Result
+) -> None:
+    settings = (*ANSWERING, f"lora.adapter={begun.directory}", "train.learning_rate=1e-30")
+    assert adapter_bytes(train(tmp_path / "same", *settings, model=llama, data=rows)) == adapter_bytes(begun)
+
+
+def test_an_adapter_of_another_base_or_other_layers_is_refused_by_name(
+    tmp_path: Path, llama: Path, pairs: Path, begun: Result
+) -> None:
+    settings = (*PREFERRING, f"lora.adapter={begun.directory}")
+    with pytest.raises(ModelError, match="is not an adapter of the layers that are trained here"):
+        train(tmp_path / "layers", *settings, "lora.targets=[q_proj]", model=llama, data=pairs)
+    other = copy_tree(llama, tmp_path / "other")
+    (weights,) = other.glob("*.safetensors")
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    with pytest.raises(ModelError, match="was trained on another base") as caught:
+        train(tmp_path / "base", *settings, model=other, data=pairs)
+    assert str(llama) in str(caught.value.hint)
+    with pytest.raises(InputMissing, match=r"is neither an adapter .* nor a run"):
+        train(tmp_path / "none", *PREFERRING, f"lora.adapter={tmp_path}", model=llama, data=pairs)
+
+
+def test_the_keys_of_an_adapter_are_taken_over_and_another_value_is_a_problem(llama: Path, begun: Result) -> None:
+    def asked(*overrides: str) -> Ask:
+        options: dict[str, object] = {"--model": str(llama)}
+        return Ask(overrides=(f"lora.adapter={begun.directory}", *overrides), shortcuts=options)
+
+    loaded = asked().load(needs_inputs=False)
+    assert (loaded.config.lora.rank, loaded.origins["lora.rank"]) == (4, "lora.adapter")
+    assert asked("lora.rank=4").load(needs_inputs=False).config.lora.rank == 4
+    with pytest.raises(ConfigError) as caught:
+        asked("lora.rank=8").load(needs_inputs=False)
+    (problem,) = caught.value.problems
+    assert "lora.rank 8: the adapter in lora.adapter has 4" in problem.what
+    assert continued.keys_of(str(begun.adapter))["lora.alpha"] == 32
+
+
+def test_two_processes_give_the_losses_and_evaluations_of_one(
+    tmp_path: Path, llama: Path, pairs: Path, forking: Forking
+) -> None:
+    words = ["--model", str(llama), "--data", str(pairs), "--max-steps", "3"]
+    settings = (*PREFERRING, "preference.loss=cpo", "data.validation=5", "evaluation.every=3", "lora.dropout=0")
+    words += [word for setting in settings for word in ("--set", setting) if "max_steps" not in setting]
+    words += ["--set", "logging.every=1", "--set", f"data.cache={tmp_path}"]
+    one = forking.run(tmp_path, "train", *words, "--output", "one", unchecked("one process"))
+    two = forking.run(
+        tmp_path, "launch", "--nproc", "2", "train", *words, "--output", "two", unchecked("two processes")
+    )
+    assert one.returncode == 0, one.stderr
+    assert two.returncode == 0, two.stderr
+    found = [
+        [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
+        for name in ("one", "two")
+    ]
+    for kind in ("train", "eval"):
+        single, double = ([line for line in run if line["kind"] == kind] for run in found)
+        for key in ("loss", "preference_accuracy", "reward_margin", "rejected_log_probability"):
+            assert [each[key] for each in double] == pytest.approx([each[key] for each in single], rel=1e-4, abs=1e-5)
+    tensors = [load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("one", "two")]
+    assert all(tensors[1][name].allclose(tensor, rtol=1e-2, atol=1e-4) for name, tensor in tensors[0].items())
