@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 UNKNOWN = ""
 
 
-def show(found: Report, screen: Console, *, file: Path) -> None:
+def show(report: Report, screen: Console, *, file: Path) -> None:
     """Everything, from the scores to where they are kept."""
-    protocol, model = found.settings["protocol"], found.model
+    protocol, model = report.settings["protocol"], report.model
     screen.print(f"{model.name}, protocol {protocol}, {model.dtype} on {model.device}")
-    for metric in dict.fromkeys(result.summary.metric for result in found.results):
-        of_metric = [result for result in found.results if result.summary.metric == metric]
+    for metric in dict.fromkeys(result.summary.metric for result in report.results):
+        of_metric = [result for result in report.results if result.summary.metric == metric]
         screen.print(_scores(metric, of_metric))
-    for line in (*_contaminated(found.results), *_visible(found.results)):
+    for line in (*_contaminated(report.results), *_visible(report.results)):
         screen.print(line)
-    if found.other:
-        screen.print(f"\nagainst {found.other.name}")
-        screen.print(_differences(found))
+    if report.other:
+        screen.print(f"\nagainst {report.other.name}")
+        screen.print(_differences(report))
     screen.print(f"\n{file}")
 
 
@@ -65,10 +65,10 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
     return _table((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
 
 
-def _line(metric: str, found: Result) -> list[str]:
-    summary, pace = found.summary, found.scored.rows_per_second
+def _line(metric: str, result: Result) -> list[str]:
+    summary, pace = result.summary, result.scored.rows_per_second
     return [
-        found.wanted.items.name,
+        result.wanted.items.name,
         f"{summary.score.rows:,}",
         shown(metric, summary.score.value),
         interval(metric, summary.score),
@@ -121,8 +121,8 @@ def _contaminated(results: Sequence[Result]) -> Iterator[str]:
         yield f"contamination: {name}: {text} stand in {contamination.trained:,} training texts{remainder}"
 
 
-def _clean(said: Summary, score: Score) -> str:
-    return f"{shown(said.metric, score.value)} ({interval(said.metric, score)}) of {score.rows:,} rows"
+def _clean(summary: Summary, score: Score) -> str:
+    return f"{shown(summary.metric, score.value)} ({interval(summary.metric, score)}) of {score.rows:,} rows"
 
 
 def _visible(results: Sequence[Result]) -> Iterator[str]:
@@ -135,7 +135,7 @@ def _visible(results: Sequence[Result]) -> Iterator[str]:
         yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
 
 
-def _differences(found: Report) -> Any:
+def _differences(report: Report) -> Any:
     names = (
         "task",
         "difference",
@@ -146,9 +146,9 @@ def _differences(found: Report) -> Any:
         "p (Holm)",
         "detectable",
     )
-    metrics = {result.wanted.items.name: result.summary.metric for result in found.results}
+    metrics = {result.wanted.items.name: result.summary.metric for result in report.results}
     lines: list[list[str]] = []
-    for name, comparison in found.comparisons.items():
+    for name, comparison in report.comparisons.items():
         metric = metrics[name]
         smallest = UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points"
         lines.append([name, *_paired(metric, comparison.difference), f"{comparison.p_holm:.3g}", smallest])

@@ -75,8 +75,8 @@ def _rows(values: Mapping[str, Any], typed: Mapping[str, Value]) -> dict[str, Va
     """The source that an option of any tool names, where the tool that these are of has it under another name."""
     if any(key.startswith("data.sources") for key in typed):
         return {}
-    named = [name for name, value in values.items() if key_called(name) == "data.sources" and isinstance(value, str)]
-    return {SOURCE: Value(values[named[0]], named[0])} if named else {}
+    sources = [name for name, value in values.items() if key_called(name) == "data.sources" and isinstance(value, str)]
+    return {SOURCE: Value(values[sources[0]], sources[0])} if sources else {}
 
 
 def _typed(key: str, value: Any) -> str:

@@ -124,8 +124,8 @@ def of_a_model(unknown: click.NoSuchOption) -> click.NoSuchOption:
     arguments = [param for param in command.params if isinstance(param, click.Argument)]
     has_input = any("--input" in param.opts for param in command.params)
     if name in MODELS and arguments and not any(param.opts[0] == "--model" for param in command.params):
-        words = " ".join(param.make_metavar(context) for param in arguments)
-        hint = f"it is an argument: {context.command_path} {words}"
+        metavars = " ".join(param.make_metavar(context) for param in arguments)
+        hint = f"it is an argument: {context.command_path} {metavars}"
     elif name in MODELS and isinstance(command, click.Group):
         hint = f"a command comes first: {context.command_path} {' | '.join(command.list_commands(context))}"
     elif name in QUESTIONS and has_input:

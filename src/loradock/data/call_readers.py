@@ -51,17 +51,17 @@ class JsonCalls:
         if not self.opening:
             text = text.lstrip().removeprefix(PYTHON_TAG)
         start = re.compile(re.escape(self.opening) + r"\s*" if self.opening else r"(?:^|(?<=;))[ \t]*(?=\{)", re.M)
-        found: list[ToolCall] = []
+        calls: list[ToolCall] = []
         position = 0
         while match := start.search(text, position):
             value, position = decoded(text, match.end())
             if not self.opening and not (is_object(value) and "name" in value):
                 continue  # an object that is part of what is said
             try:
-                found += calls_of(value, "call")
+                calls += calls_of(value, "call")
             except RowError as error:
                 raise Unread(str(error)) from error
-        return tuple(replace(call, call_id="") for call in found)
+        return tuple(replace(call, call_id="") for call in calls)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class NamedCalls:
         """See CallSyntax."""
         text = THOUGHT.sub("", text)
         head = re.compile(rf"{re.escape(self.opening)}\s*{NAME}[^{{]{{0,120}}(?=\{{)")
-        found: list[ToolCall] = []
+        calls: list[ToolCall] = []
         position = 0
         while (begin := text.find(self.opening, position)) >= 0:
             match = head.match(text, begin)
@@ -83,29 +83,29 @@ class NamedCalls:
             arguments, position = decoded(text, match.end())
             if not is_object(arguments):
                 raise Unread(f"the arguments of {match['name']} are no object")
-            found.append(ToolCall(match["name"], arguments))
-        return tuple(found)
+            calls.append(ToolCall(match["name"], arguments))
+        return tuple(calls)
 
 
 @dataclass(frozen=True)
 class TaggedCalls:
-    """Each call is `opening`, its name, and for each argument `before`, its key, `between`, its value, `after`."""
+    """Each call is `opening`, its name, and for each argument its key and value between the other three."""
 
     opening: str
-    before: str
-    between: str
-    after: str
+    key_opening: str
+    key_closing: str
+    value_closing: str
 
     def read(self, text: str, tools: Tools) -> tuple[ToolCall, ...]:
         """See CallSyntax."""
         text = THOUGHT.sub("", text)
         head = re.compile(rf"{re.escape(self.opening)}\s*{NAME}[^<]*")
-        end = r"\n?" if self.between.endswith("\n") else ""
+        end = r"\n?" if self.key_closing.endswith("\n") else ""
         argument = re.compile(
-            rf"\s*{re.escape(self.before)}(?P<key>.*?){_lines(self.between)}(?P<value>.*?){end}{re.escape(self.after)}",
+            rf"\s*{re.escape(self.key_opening)}(?P<key>.*?){_lines(self.key_closing)}(?P<value>.*?){end}{re.escape(self.value_closing)}",
             re.DOTALL,
         )
-        found: list[ToolCall] = []
+        calls: list[ToolCall] = []
         position = 0
         while (begin := text.find(self.opening, position)) >= 0:
             match = head.match(text, begin)
@@ -117,10 +117,10 @@ class TaggedCalls:
                 is_text = _is_text(tools, match["name"], pair["key"])
                 arguments[pair["key"]] = pair["value"] if is_text else _value(pair["value"])
                 position = pair.end()
-            if text[position:].lstrip().startswith(self.before):
+            if text[position:].lstrip().startswith(self.key_opening):
                 raise Unread(f"an argument of {match['name']} does not end")
-            found.append(ToolCall(match["name"], arguments))
-        return tuple(found)
+            calls.append(ToolCall(match["name"], arguments))
+        return tuple(calls)
 
 
 @dataclass(frozen=True)
@@ -133,14 +133,14 @@ class PythonCalls:
     def read(self, text: str, tools: Sequence[Mapping[str, Any]]) -> tuple[ToolCall, ...]:
         """See CallSyntax."""
         text = THOUGHT.sub("", text)
-        found: list[ToolCall] = []
+        calls: list[ToolCall] = []
         for part in text.split(self.opening)[1:]:
             written = part.partition(self.closing)[0].strip()
             tree = _parsed(written)
             if not isinstance(tree, ast.List):
                 raise Unread("calls are not a list of Python's")
-            found += [_call(each) for each in tree.elts]
-        return tuple(found)
+            calls += [_call(node) for node in tree.elts]
+        return tuple(calls)
 
 
 def _lines(literal: str) -> str:
@@ -204,7 +204,7 @@ def _literal(node: ast.expr) -> Any:
     if isinstance(node, ast.Name) and node.id in JSON_NAMES:
         return JSON_NAMES[node.id]
     if isinstance(node, ast.List | ast.Tuple):
-        return [_literal(each) for each in node.elts]
+        return [_literal(item) for item in node.elts]
     if isinstance(node, ast.Dict) and all(isinstance(key, ast.Constant) for key in node.keys):
         keys = [key.value for key in node.keys if isinstance(key, ast.Constant)]
         return dict(zip(map(str, keys), map(_literal, node.values), strict=True))

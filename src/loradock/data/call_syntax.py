@@ -35,16 +35,20 @@ def syntax_of(written: Callable[[Conversation], str]) -> CallSyntax | None:
     None where it writes no calls, or in a way that no syntax reads back.
     """
     try:
-        one = written(probe(FIRST))
+        single = written(probe(FIRST))
     except RowError:
         return None
     try:
-        two = written(probe(FIRST, SECOND))
+        double = written(probe(FIRST, SECOND))
     except RowError:
-        two = ""
-    plain = THOUGHT.sub("", one)
-    candidates = [*_json(plain, two), *_named(plain, two), *_tagged(plain), *_python(plain)]
-    reads = [each for each in candidates if _is_read(each, one, FIRST) and not (two and not _is_read(each, two))]
+        double = ""
+    plain = THOUGHT.sub("", single)
+    candidates = [*_json(plain, double), *_named(plain, double), *_tagged(plain), *_python(plain)]
+    reads = [
+        syntax
+        for syntax in candidates
+        if _is_read(syntax, single, FIRST) and not (double and not _is_read(syntax, double))
+    ]
     return reads[0] if reads else None
 
 
@@ -54,15 +58,15 @@ def end_of(written: Callable[[Conversation], str], last_in: Callable[[str], str]
     `last_in`: the special token at the end of a text.
     """
     try:
-        one = written(probe(FIRST))
+        single = written(probe(FIRST))
     except RowError:
         return ""
     try:
-        two = written(probe(FIRST, SECOND))
+        double = written(probe(FIRST, SECOND))
     except RowError:
-        two = one
-    end = last_in(one.rstrip())
-    return end if end and two.count(end) == 1 else ""
+        double = single
+    end = last_in(single.rstrip())
+    return end if end and double.count(end) == 1 else ""
 
 
 def probe(*calls: ToolCall) -> Conversation:
@@ -82,7 +86,7 @@ def _is_read(syntax: CallSyntax, text: str, *calls: ToolCall) -> bool:
         return False
 
 
-def _json(text: str, two: str) -> list[CallSyntax]:
+def _json(text: str, double: str) -> list[CallSyntax]:
     for place, character in enumerate(text):
         if character in "[{":
             try:
@@ -91,21 +95,21 @@ def _json(text: str, two: str) -> list[CallSyntax]:
             except (Unread, RowError):
                 continue
             if [call.name for call in calls] == [FIRST.name]:
-                return [JsonCalls(text[:place].strip()), JsonCalls(_opening(text[:place], two))]
+                return [JsonCalls(text[:place].strip()), JsonCalls(_opening(text[:place], double))]
     return []
 
 
-def _named(text: str, two: str) -> list[CallSyntax]:
+def _named(text: str, double: str) -> list[CallSyntax]:
     name = text.find(FIRST.name)
-    return [NamedCalls(opening) for opening in (_opening(text[:name], two), text[:name].strip()) if opening]
+    return [NamedCalls(opening) for opening in (_opening(text[:name], double), text[:name].strip()) if opening]
 
 
-def _opening(before: str, two: str) -> str:
+def _opening(head: str, double: str) -> str:
     """What opens each call: the end that the text before the first has in common with that before the second."""
-    between = two[: two.find(SECOND.name)]
-    alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(before), reversed(between), strict=False))
+    between = double[: double.find(SECOND.name)]
+    alike = takewhile(lambda pair: pair[0] == pair[1], zip(reversed(head), reversed(between), strict=False))
     length = sum(1 for _ in alike)
-    return before[len(before) - length :].strip() or before.strip()
+    return head[len(head) - length :].strip() or head.strip()
 
 
 def _tagged(text: str) -> list[CallSyntax]:
@@ -114,10 +118,10 @@ def _tagged(text: str) -> list[CallSyntax]:
     if not 0 <= name < key < value < second:
         return []
     gap = text[value + len("qvalue") : second]
-    opening, before = _from_tag(text[:name]), _from_tag(gap)
-    if not (opening and before and ">" in gap):
+    opening, key_opening = _from_tag(text[:name]), _from_tag(gap)
+    if not (opening and key_opening and ">" in gap):
         return []
-    return [TaggedCalls(opening, before, text[key + len("qkey") : value], gap[: gap.index(">") + 1].strip())]
+    return [TaggedCalls(opening, key_opening, text[key + len("qkey") : value], gap[: gap.index(">") + 1].strip())]
 
 
 def _from_tag(text: str) -> str:

@@ -100,15 +100,15 @@ class Renderer:
         talk = self._as_configured(sample)
         turns = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
         remaining = self._learned([index for index in turns if talk.messages[index].is_learned], given=talk.given)
-        found: list[Rendering] = []
+        renderings: list[Rendering] = []
         stop = len(talk.messages)
         while remaining:
-            begun = replace(talk, messages=talk.messages[:stop])
-            cut = [index for index in self._cut(begun, remaining) if index != stop - 1]
+            beginning = replace(talk, messages=talk.messages[:stop])
+            cut = [index for index in self._cut(beginning, remaining) if index != stop - 1]
             if learned := [index for index in remaining if index not in cut]:
-                found.append(self._learning(begun, learned))
+                renderings.append(self._learning(beginning, learned))
             remaining, stop = cut, max(cut, default=0) + 1
-        return found[::-1] or [self(sample)]
+        return renderings[::-1] or [self(sample)]
 
     def _cut(self, talk: Conversation, turns: Sequence[int]) -> list[int]:
         """Those of the turns whose thought the template leaves out of this conversation."""
@@ -120,11 +120,11 @@ class Renderer:
 
     def _learning(self, talk: Conversation, learned: Sequence[int]) -> Rendering:
         """The conversation, of whose answers these are learned; what is changed of others' is not reported."""
-        messages = [replace(each, is_learned=index in learned) for index, each in enumerate(talk.messages)]
+        messages = [replace(message, is_learned=index in learned) for index, message in enumerate(talk.messages)]
         rendering = self(replace(talk, messages=tuple(messages)))
-        said = [each.content.strip() for each in messages if each.role != "assistant" or each.is_learned]
-        if all(content in rendering.text for content in said):
-            return replace(rendering, remarks=tuple(each for each in rendering.remarks if each.name != ALTERED))
+        contents = [turn.content.strip() for turn in messages if turn.role != "assistant" or turn.is_learned]
+        if all(content in rendering.text for content in contents):
+            return replace(rendering, remarks=tuple(remark for remark in rendering.remarks if remark.name != ALTERED))
         return rendering
 
     def prompt(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> Rendering:

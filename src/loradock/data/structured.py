@@ -201,18 +201,18 @@ def _call_given(call: ToolCall, form: CallForm) -> dict[str, Any]:
 
 def with_names(messages: Sequence[Message]) -> tuple[Message, ...]:
     """The messages, each result with the name of its tool: the call's of its id, else of the next that has none yet."""
-    found: list[Message] = []
+    completed: list[Message] = []
     open_calls: list[ToolCall] = []
     for message in messages:
         open_calls = [*message.calls] or open_calls
         if message.role == "tool":
-            own = [call for call in open_calls if message.call_id in ("", call.call_id)][:1]
-            open_calls = [call for call in open_calls if call not in own]
-            name = message.tool_name or next((call.name for call in own), "")
-            found.append(replace(message, tool_name=name))
+            of_result = [call for call in open_calls if message.call_id in ("", call.call_id)][:1]
+            open_calls = [call for call in open_calls if call not in of_result]
+            name = message.tool_name or next((call.name for call in of_result), "")
+            completed.append(replace(message, tool_name=name))
         else:
-            found.append(message)
-    return tuple(found)
+            completed.append(message)
+    return tuple(completed)
 
 
 def with_ids(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -68,21 +68,21 @@ class TurnPlaces:
             pieces = MARKED.split(self._rendered(replace(self._talk, messages=tuple(marked))))
         except RowError:
             return {}
-        literals, indexes = pieces[::2], [int(each) for each in pieces[1::2]]
+        literals, indexes = pieces[::2], [int(number) for number in pieces[1::2]]
         if len({*indexes}) < len(indexes) or not self._text.startswith(literals[0]):
             return {}
-        found: dict[int, Span] = {}
+        spans: dict[int, Span] = {}
         start = len(literals[0])
         for index, behind in zip(indexes, literals[1:], strict=True):
             ends = [
                 start + len(each) for each in _written(messages[index].content) if self._text.startswith(each, start)
             ]
-            end = next((each for each in ends if self._text.startswith(behind, each)), None)
+            end = next((place for place in ends if self._text.startswith(behind, place)), None)
             if end is None:
                 return {}
-            found[index] = (start, end)
+            spans[index] = (start, end)
             start = end + len(behind)
-        return found if start == len(self._text) else {}
+        return spans if start == len(self._text) else {}
 
     def _start(self, index: int) -> tuple[int, str, str]:
         """Where the generation prompt of a turn ends, the special token of its header, and what is not followed."""
@@ -90,31 +90,33 @@ class TurnPlaces:
             raise Unlocated
         history = replace(self._talk, messages=self._history[:index])
         if index - 1 not in self._contents:
-            before, said = self._rendered(history, is_prompt=True), self._rendered(history)
-            return self._begun(0, before, said)
+            prompt, history_end = self._rendered(history, is_prompt=True), self._rendered(history)
+            return self._begun(0, prompt, history_end)
         _, content_end = self._contents[index - 1]
         kind = self._kind_of_prompt(index)
         if (known := self._prompts.get(kind)) and self._text.startswith(known[1], content_end):
-            begun = self._begun(content_end, *known)
-            if not begun[2] or (kind, begun[2]) in self._diverging:
-                return begun
+            prompt_end = self._begun(content_end, *known)
+            if not prompt_end[2] or (kind, prompt_end[2]) in self._diverging:
+                return prompt_end
         *earlier, last = history.messages
         marked = replace(history, messages=(*earlier, replace(last, content=mark_of(index - 1))))
-        whole = self._rendered(marked, is_prompt=True), self._rendered(marked)
-        before, said = (text.rpartition(mark_of(index - 1))[2] for text in whole)
-        begun = self._begun(content_end, before, said)
-        if self._prompts.setdefault(kind, (before, said)) == (before, said):
-            self._diverging.add((kind, begun[2]))
-        return begun
+        renderings = self._rendered(marked, is_prompt=True), self._rendered(marked)
+        prompt, history_end = (text.rpartition(mark_of(index - 1))[2] for text in renderings)
+        prompt_end = self._begun(content_end, prompt, history_end)
+        if self._prompts.setdefault(kind, (prompt, history_end)) == (prompt, history_end):
+            self._diverging.add((kind, prompt_end[2]))
+        return prompt_end
 
-    def _begun(self, place: int, before: str, said: str) -> tuple[int, str, str]:
+    def _begun(self, place: int, prompt: str, history_end: str) -> tuple[int, str, str]:
         """See `_start`; from `place` on stands what the history ends with, as a prompt and without one."""
-        opener = self._ends.first_in(before[len(said) :]) if before.startswith(said) else ""
-        if self._text.startswith(before, place):
-            return place + len(before), opener, ""
-        if self._text.startswith(said, place) and before.startswith(said):
-            shared = len(said) + _shared(before[len(said) :], self._text[place + len(said) : place + len(before)])
-            return place + shared, opener, before[shared:]
+        opener = self._ends.first_in(prompt[len(history_end) :]) if prompt.startswith(history_end) else ""
+        if self._text.startswith(prompt, place):
+            return place + len(prompt), opener, ""
+        if self._text.startswith(history_end, place) and prompt.startswith(history_end):
+            shared = len(history_end) + _shared(
+                prompt[len(history_end) :], self._text[place + len(history_end) : place + len(prompt)]
+            )
+            return place + shared, opener, prompt[shared:]
         raise Unlocated
 
     def _kind_of_prompt(self, index: int) -> Kind:
@@ -153,19 +155,19 @@ class TurnPlaces:
     def _end_by_another_answer(self, index: int) -> int | None:
         """What stands behind a turn stands behind any other answer in its place, too."""
         try:
-            other = self._with(index, Message("assistant", MARK))
+            replaced = self._with(index, Message("assistant", MARK))
         except RowError:
             return None
-        _, mark, behind = other.rpartition(MARK)
+        _, mark, behind = replaced.rpartition(MARK)
         return len(self._text) - len(behind) if mark and self._text.endswith(behind) else None
 
     def _end_by_prefix(self, index: int) -> int | None:
         """The conversation up to a turn ends with it."""
-        before = self._rendered(replace(self._talk, messages=self._history[: index + 1])).rstrip()
-        if not self._text.startswith(before):
+        prefix = self._rendered(replace(self._talk, messages=self._history[: index + 1])).rstrip()
+        if not self._text.startswith(prefix):
             return None
         is_last = index == len(self._talk.messages) - 1
-        return len(before.removesuffix(self._ends.last_in(before))) if is_last else len(before)
+        return len(prefix.removesuffix(self._ends.last_in(prefix))) if is_last else len(prefix)
 
     def _with(self, index: int, message: Message) -> str:
         messages = self._talk.messages

@@ -68,13 +68,13 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
 
 def spoken(turns: list[Any]) -> list[Any]:
     """The turns; a question with its answer, by the names of roles ({"human": ..., "assistant": ...}), is two."""
-    found: list[Any] = []
+    single_turns: list[Any] = []
     for turn in turns:
         if is_object(turn) and turn and set(turn) <= {*SPOKEN}:
-            found += [{"role": name, "content": turn[name]} for name in SPOKEN if says_something(turn.get(name))]
+            single_turns += [{"role": name, "content": turn[name]} for name in SPOKEN if says_something(turn.get(name))]
         else:
-            found.append(turn)
-    return found
+            single_turns.append(turn)
+    return single_turns
 
 
 def _is_json_list(text: str) -> bool:

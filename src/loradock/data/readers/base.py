@@ -66,9 +66,9 @@ class Hinted(str):
 
     def __new__(cls, what: str, *, hint: str) -> Self:
         """As text, it is `what` alone."""
-        made = super().__new__(cls, what)
-        made.hint = hint
-        return made
+        problem = super().__new__(cls, what)
+        problem.hint = hint
+        return problem
 
 
 class Damaged(Exception):

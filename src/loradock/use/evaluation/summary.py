@@ -91,8 +91,8 @@ def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
         perplexity=math.exp(min(score.value, 700.0)) if metric == "loss" else None,
         detectable=detectable(rows) if metric in SHARES else None,
         names=_share([outcome.names for outcome in outcomes]) if is_calls else None,
-        uncalled=sum(each.given == NO_CALL != each.answer for each in outcomes) / rows if is_calls else None,
-        unread=sum(each.unread is not None for each in outcomes) / rows if is_calls else None,
+        uncalled=sum(outcome.given == NO_CALL != outcome.answer for outcome in outcomes) / rows if is_calls else None,
+        unread=sum(outcome.unread is not None for outcome in outcomes) / rows if is_calls else None,
     )
 
 

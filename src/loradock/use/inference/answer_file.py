@@ -99,13 +99,13 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
     rows = Rows(file)
     for place, row in enumerate(rows):
         try:
-            asked_row = sample_of(row.values, is_chat=is_chat, readings=readings)
-            ids = opened.prompts.prompt_of(asked_row)
+            row_sample = sample_of(row.values, is_chat=is_chat, readings=readings)
+            ids = opened.prompts.prompt_of(row_sample)
         except RowError as error:
             rows.refuse(row.file, row.line, str(error))
             continue
         key = key_of(row.values, place)
-        tools = asked_row.tools if isinstance(asked_row, Conversation) else ()
+        tools = row_sample.tools if isinstance(row_sample, Conversation) else ()
         for sample in range(asked.samples):
             seed = seed_of(asked.sampling, row=key, sample=sample)
             yield Task(row=place, line=row.line, key=key, sample=sample, seed=seed, ids=ids, tools=tools)
