@@ -82,6 +82,8 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "base").symlink_to(llama)
     make_llama(folder / "Mistral-7B-v0.3", max_position_embeddings=4096)
     write_pairs(folder / "pairs.jsonl")
+    preferences = [{"question": f"{n} stones", "chosen": "lamp", "rejected": "cat cat"} for n in range(48)]
+    (folder / "preferences.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in preferences), "utf-8")
     write_rows(folder / "rows.jsonl", rows=48)
     rows = pd.read_json(write_rows(folder / "more.jsonl", rows=200, seed=1), lines=True)
     rows.to_parquet(folder / "more.parquet")

@@ -156,7 +156,17 @@ def test_quotes_are_proposed_only_where_the_text_would_mean_something(setting: s
 def test_presets_are_listed_with_what_each_is_for() -> None:
     stdout, _ = output("presets")
     names = {"phi3-commonsense", "tinyllama-2080ti", "small-dataset-4090", "mistral-a10", "commonsense-adapters"}
-    names |= {"seed-000", "seed-001", "seed-002", "seed-003", "seed-004", "gritlm-7b", "embedding-e5"}
+    names |= {
+        "seed-000",
+        "seed-001",
+        "seed-002",
+        "seed-003",
+        "seed-004",
+        "gritlm-7b",
+        "embedding-e5",
+        "dpo-zephyr",
+        "orpo",
+    }
     assert {line.split()[0] for line in stdout.splitlines()} == names
 
 

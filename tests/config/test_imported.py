@@ -157,15 +157,36 @@ def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tool", "key", "value"), [
-    ("axolotl", "rl", "dpo"), ("llama-factory", "stage", "dpo"), ("ms-swift", "rlhf_type", "kto"),
+    ("axolotl", "rl", "grpo"), ("llama-factory", "stage", "ppo"), ("ms-swift", "rlhf_type", "kto"),
 ])  # fmt: skip
-def test_a_training_by_preferences_is_refused_and_imports_once_its_key_is_removed(
+def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_removed(
     tool: str, key: str, value: str, tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=f"a training that is not supervised .{key}: {value}.") as refused:
+    with pytest.raises(ConfigError, match=f"a training that is not here .{key}: {value}.") as refused:
         imported(written(tmp_path, tool, {key: value}))
     assert str(refused.value.hint).endswith(f"remove {key}")
     assert imported(written(tmp_path, tool, {})).text
+
+
+@pytest.mark.parametrize(("tool", "given", "expected"), [
+    ("axolotl", {"rl": "dpo", "rl_beta": 0.2, "lora_model_dir": "sft"}, ("dpo", 0.2, "auto", "sft")),
+    ("axolotl", {"rl": "orpo"}, ("orpo", 0.1, "auto", None)),
+    ("llama-factory", {"stage": "dpo", "pref_loss": "sigmoid", "pref_beta": 0.3, "pref_ftx": 0.5},
+     ("dpo", 0.3, 0.5, None)),
+    ("llama-factory", {"stage": "dpo", "pref_loss": "simpo", "adapter_name_or_path": "sft"},
+     ("simpo", 0.1, "auto", "sft")),
+    ("ms-swift", {"rlhf_type": "dpo", "beta": 0.2, "rpo_alpha": 1.0, "adapters": ["sft"]}, ("dpo", 0.2, 1.0, "sft")),
+])  # fmt: skip
+def test_a_training_by_preferences_is_one_of_ours(
+    tool: str, given: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text(imported(written(tmp_path, tool, given)).text)
+    config = load(file, needs_inputs=False).config
+    of = config.preference
+    assert config.objective == "preference"
+    assert (of.loss, of.beta, of.likelihood_weight) == expected[:3]
+    assert (config.lora.adapter is None) == (expected[3] is None)
 
 
 ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])

@@ -60,6 +60,7 @@ def test_every_key_of_a_file_or_directory_is_swept() -> None:
     assert set(PATH_KEYS) == {
         "output", "model.name", "model.trust_remote_code", "data.sources.0.path", "data.template", "data.validation",
         "data.validation.a", "data.cache", "train.deepspeed", "embedding.template", "evaluation.tasks.0",
+        "lora.adapter",
     }  # fmt: skip
     told = {key.name for key in keys() if re.search(r"\b(file|path|director|folder|=FILE)", key.description.lower())}
     assert told - {key.replace(".0", ".N") for key in PATH_KEYS} <= OTHERS

@@ -77,10 +77,10 @@ class Ask:
 
 
 def adapter_keys(given: str) -> Mapping[str, object]:
-    """The keys that an adapter to begin with decides; see `training.continued`."""
+    """The keys that an adapter to begin with decides; none of a path that is not there, which a run refuses."""
     from loradock.training import continued
 
-    return continued.keys_of(given)
+    return continued.keys_of(given) if Path(given).exists() else {}
 
 
 def commit_of(hub_id: HubId, config: RunConfig) -> str | KeyProblem:

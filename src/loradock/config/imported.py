@@ -43,7 +43,7 @@ def imported(path: Path, *, tool: str | None = None, gpus: int = 1, overrides: S
         raise ConfigError(what, hint=f"--from {'|'.join(TOOLS)}")
     translation = member.translate(document.values, folder=path.parent, gpus=gpus)
     if translation.refused:
-        what = f"{path} asks for a training that is not supervised ({', '.join(translation.refused.values())})"
+        what = f"{path} asks for a training that is not here ({', '.join(translation.refused.values())})"
         raise ConfigError(what, hint=f"to train supervised rows, remove {', '.join(translation.refused)}")
     values, left = translation.values, dict(translation.left)
     for override in overrides:

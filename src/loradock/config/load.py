@@ -181,12 +181,12 @@ def _put_adapter_keys(layers: Layers, adapter_keys: AdapterKeys | None) -> None:
     """Lay what an adapter to begin with decides; another value that somebody chose is a problem."""
     lora = layers.values.get("lora")
     given = cast("dict[str, object]", lora).get("adapter") if isinstance(lora, dict) else None
-    if adapter_keys is None or not isinstance(given, str) or not given:
+    if adapter_keys is None or not isinstance(given, str) or not given or _is_unsettled(layers, "lora.adapter"):
         return
     for key, value in adapter_keys(given).items():
         origin, chosen = layers.origin_of(key), cast("dict[str, object]", lora).get(key.partition(".")[2])
         if origin is not None and origin.is_choice and _as_set(chosen) != _as_set(value):
-            what = f"{key} {chosen}: the adapter in lora.adapter has {value}, and goes on with it"
+            what = f"{key} {chosen}: the adapter in lora.adapter has {value}, and the run continues it"
             layers.refuse(_path(key), origin, what, hint=f"leave out {key}")
         elif origin is None or not origin.is_choice:
             layers.put(_path(key), value, places=_always(Origin(label="lora.adapter", is_choice=False)))

@@ -157,8 +157,8 @@ def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
 def _preference_keys(config: RunConfig) -> Iterator[KeyProblem]:
     name = config.preference.loss
     is_used = config.objective_spec.owns("preference.loss")
-    if is_used and config.engine == "peft":
-        yield _idle("preference.share_prompts", "engine peft computes each answer with its prompt")
+    if is_used and not any(engine.shares_prompts for engine in engines.eligible(config.engine)):
+        yield _idle("preference.share_prompts", f"engine {config.engine} computes each answer with its prompt")
     for key in OWN_KEYS if is_used else ():
         if key not in LOSSES[name].keys:
             readers = [each for each, loss in LOSSES.items() if key in loss.keys]

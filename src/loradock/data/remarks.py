@@ -41,7 +41,9 @@ SHOWN_TOKENS = 5
 
 def of_source(counts: Counter[Remark], index: int) -> Counter[Remark]:
     """Those of a source's rows; where the remedy lies in the source, they are about it."""
-    return Counter({each._replace(detail=str(index)) if each.name == PROMPTED else each: counts[each] for each in counts})
+    return Counter(
+        {each._replace(detail=str(index)) if each.name == PROMPTED else each: counts[each] for each in counts}
+    )
 
 
 def of_rows(

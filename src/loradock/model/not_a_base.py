@@ -9,7 +9,7 @@ from loradock.model import weights
 from loradock.model.files import json_object
 
 SETTINGS, RECORD, ADAPTER = "adapter_config.json", "run.json", "adapter"
-CONTINUE = "--model {base} --set lora.adapter={path} goes on with it; --model {base} alone trains a new one"
+CONTINUE = "--model {base} --set lora.adapter={path} continues it; --model {base} alone trains a new one"
 
 
 def described(path: Path) -> str | None:

@@ -14,9 +14,9 @@ from loradock.training.lineage import Lineage
 from loradock.training.run_dir.paths import ADAPTER, RECORD
 
 
-def directory_of(given: str) -> Path:
+def directory_of(name: str) -> Path:
     """The adapter's directory: what was given, or that of a finished run. InputMissing where it is neither."""
-    path = Path(given)
+    path = Path(name)
     for directory in (path, path / ADAPTER):
         if (directory / SETTINGS).is_file():
             return directory
@@ -28,12 +28,12 @@ def directory_of(given: str) -> Path:
     raise InputMissing(what, hint="--set lora.adapter=RUN or ADAPTER, of a run that has finished")
 
 
-def keys_of(given: str) -> dict[str, object]:
+def keys_of(name: str) -> dict[str, object]:
     """The keys of `lora` that its settings decide. Raises as `directory_of` and `adapter_files.check`."""
-    settings = adapter_files.check(directory_of(given))
+    settings = adapter_files.check(directory_of(name))
     more = settings.model_extra or {}
     alpha = settings.lora_alpha
-    found: dict[str, object] = {
+    keys: dict[str, object] = {
         "rank": settings.r,
         "alpha": int(alpha) if float(alpha).is_integer() else alpha,
         "rank_pattern": dict(settings.rank_pattern),
@@ -43,8 +43,8 @@ def keys_of(given: str) -> dict[str, object]:
         "modules_to_save": list(settings.modules_to_save or ()),
     }
     if isinstance(settings.target_modules, list):
-        found["targets"] = sorted(settings.target_modules)
-    return {f"lora.{key}": value for key, value in found.items()}
+        keys["targets"] = sorted(settings.target_modules)
+    return {f"lora.{key}": value for key, value in keys.items()}
 
 
 def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:

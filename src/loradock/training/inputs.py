@@ -12,6 +12,7 @@ from loradock.distributed import collectives
 from loradock.facts import Facts, ModelFacts
 from loradock.model import shape, source, untrained, whole
 from loradock.model.tokenizer import open_tokenizer
+from loradock.training import continued
 from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoint, newest_good, sweep
 from loradock.training.context import RunContext
@@ -42,6 +43,8 @@ def find(context: RunContext) -> Inputs:
     checkpoint = continued_from(context)
     before = Progress.of(checkpoint).decided if checkpoint else {}
     config, held = resuming.held(context.loaded.config, before, asked_anew=context.allowed)
+    if config.lora.adapter is not None:
+        continued.directory_of(config.lora.adapter)
     base, tokenizer, model = find_base(context, config)
     data = prepare(context, config, tokenizer, model)
     tell_untrained(context, config, base, tokenizer=tokenizer, data=data)

@@ -61,6 +61,7 @@ class Engine:
     has_cuda_graphs: bool = False
     has_cached_layers: bool = False
     has_compile: bool = False
+    shares_prompts: bool = False
 
     @property
     def is_sharding(self) -> bool:

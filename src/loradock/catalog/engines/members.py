@@ -28,6 +28,7 @@ FAST = Engine(
     has_own_kernels=True,
     has_cuda_graphs=True,
     has_cached_layers=True,
+    shares_prompts=True,
 )
 PEFT = Engine(
     name="peft",

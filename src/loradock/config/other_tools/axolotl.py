@@ -17,12 +17,12 @@ from loradock.config.other_tools.base import (
     later,
     path_of,
     put_source,
-    refuse,
     to,
     to_number,
     to_truth,
     words,
 )
+from loradock.config.other_tools.preference import RULES, preferring
 
 FORMATS = {
     "alpaca": "alpaca",
@@ -182,7 +182,8 @@ TOOL = Tool(
         "sample_packing": to_truth("train.packing"),
         "train_on_inputs": if_on("data.loss", "all"),
         "excess_length_strategy": by_word("data.long_rows", LONG),
-        "rl": refuse,
+        **RULES,
+        "rl": preferring,
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
         "num_epochs": to_number("train.epochs"),

@@ -17,12 +17,12 @@ from loradock.config.other_tools.base import (
     is_on,
     later,
     put_source,
-    refuse,
     to,
     to_number,
     to_truth,
     words,
 )
+from loradock.config.other_tools.preference import RULES, preferring
 from loradock.files import regular
 
 TEMPLATES = {
@@ -45,6 +45,7 @@ COLUMNS = {
 }
 """By their formatting: their column's role -> the field of our format of that name."""
 STAGES = ("sft", "pt")
+RANKED = ("chosen", "rejected")
 
 
 def datasets(translation: Translation) -> None:
@@ -83,10 +84,10 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
     fields = {names[role]: column for role, column in columns.items() if names.get(role) not in (None, column)}
     if (tools := columns.pop("tools", "tools")) not in TOOL_COLUMNS:
         translation.leave(f"{origin}: columns", f"tools: definitions are read from a column `tools`: rename {tools}")
-    if other := sorted(role for role in columns if role not in names):
+    if other := sorted(role for role in columns if role not in (*names, *(RANKED if entry.get("ranking") else ()))):
         translation.leave(f"{origin}: columns", f"{', '.join(other)}: only text is learned")
     if entry.get("ranking"):
-        translation.leave(f"{origin}: ranking", "preferences are not trained on here")
+        fields |= {name: columns[name] for name in RANKED if columns.get(name) not in (None, name)}
     if entry.get("num_samples"):
         translation.leave(f"{origin}: num_samples", "head -n N of its file")
     hub = entry.get("hf_hub_url")
@@ -97,7 +98,7 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
         index,
         origin,
         path,
-        format="messages" if is_openai else formatting,
+        format="preference" if entry.get("ranking") else "messages" if is_openai else formatting,
         fields=fields,
         split=None if split == "train" else split,
     )
@@ -106,7 +107,7 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
 def kind(translation: Translation) -> None:
     """Supervised rows, or plain text; an adapter."""
     if (stage := translation.get("stage")) not in (None, *STAGES):
-        refuse(translation, "stage", stage)
+        preferring(translation, "stage", stage)
     if stage == "pt":
         translation.put("data.loss", "all", "stage")
     if (way := translation.get("finetuning_type")) not in (None, "lora"):
@@ -137,10 +138,11 @@ TOOL = Tool(
         **dict.fromkeys(
             words(
                 "dataset dataset_dir eval_dataset stage finetuning_type val_size quantization_bit packing "
-                "quantization_method double_quantization pure_bf16 neat_packing infer_dtype"
+                "quantization_method double_quantization pure_bf16 neat_packing infer_dtype pref_loss"
             ),
             later,
         ),
+        **RULES,
         "model_name_or_path": to("model.name"),
         "model_revision": to("model.revision"),
         "template": by_word("data.template", TEMPLATES, why="data.template auto takes the model's own"),

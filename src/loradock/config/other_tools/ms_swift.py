@@ -14,11 +14,11 @@ from loradock.config.other_tools.base import (
     later,
     path_of,
     put_source,
-    refuse,
     to,
     to_number,
     words,
 )
+from loradock.config.other_tools.preference import RULES, first_adapter, preferring
 
 LONG = {"delete": "drop", "left": None, "right": "truncate", "split": "split"}
 LOSSES = {"default": None, "last_round": "completion", "all": "all"}
@@ -55,7 +55,7 @@ def sources(translation: Translation) -> None:
 def kind(translation: Translation) -> None:
     """An adapter, and the samples of a step."""
     if (way := translation.get("rlhf_type")) is not None:
-        refuse(translation, "rlhf_type", way)
+        preferring(translation, "rlhf_type", way)
     way = translation.get("tuner_type", "train_type")
     if way not in ("lora", "adalora"):
         translation.leave("train_type", f"{way}: only LoRA adapters are trained")
@@ -83,11 +83,13 @@ TOOL = Tool(
     | {
         **dict.fromkeys(
             words(
-                "dataset val_dataset split_dataset_ratio use_hf train_type tuner_type rlhf_type packing "
+                "dataset val_dataset split_dataset_ratio use_hf train_type tuner_type rlhf_type packing loss_type "
                 "quant_bits torch_dtype bnb_4bit_quant_type bnb_4bit_use_double_quant"
             ),
             later,
         ),
+        **RULES,
+        "adapters": first_adapter,
         "model": to("model.name"),
         "model_revision": to("model.revision"),
         "max_length": to_number("data.max_length"),

@@ -47,10 +47,10 @@ def _convert(row: Row) -> PreferencePair:
     for name, text in (("chosen", chosen), ("rejected", rejected)):
         check_text(text, name)
         check_filled(text, name)
-    given = _prompt(row)
-    if isinstance(given, str):
-        return _of_texts(given, chosen, rejected)
-    answers = (_talk(given, (Message("assistant", text),), row) for text in (chosen, rejected))
+    prompt = _prompt(row)
+    if isinstance(prompt, str):
+        return _of_texts(prompt, chosen, rejected)
+    answers = (_talk(prompt, (Message("assistant", text),), row) for text in (chosen, rejected))
     return PreferencePair(*answers)
 
 
@@ -64,23 +64,23 @@ def _of_turns(chosen: tuple[Message, ...], rejected: tuple[Message, ...], row: R
     for name, turns in (("chosen", chosen), ("rejected", rejected)):
         if not turns:
             raise RowError(f"{name} is empty: there is nothing to prefer")
-    if not any(each.role in ("user", "system") for each in (*chosen, *rejected)):
-        given = _prompt(row)
-        given = ((Message("user", given),) if given else ()) if isinstance(given, str) else given
-        return PreferencePair(_talk(given, chosen, row), _talk(given, rejected, row))
+    if not any(turn.role in ("user", "system") for turn in (*chosen, *rejected)):
+        prompt = _prompt(row)
+        turns = ((Message("user", prompt),) if prompt else ()) if isinstance(prompt, str) else prompt
+        return PreferencePair(_talk(turns, chosen, row), _talk(turns, rejected, row))
     alike = min(common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     if not alike:
         raise RowError("chosen and rejected begin with different turns: they answer no common prompt")
     return PreferencePair(_talk(chosen[:alike], chosen[alike:], row), _talk(rejected[:alike], rejected[alike:], row))
 
 
-def _talk(given: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> Conversation:
+def _talk(prompt: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> Conversation:
     """A prompt with one of its answers."""
-    talk = with_system(conversation((*given, *turns), "the answer with its prompt"), row)
-    if len(talk.messages) <= len(given):
+    talk = with_system(conversation((*prompt, *turns), "the answer with its prompt"), row)
+    if len(talk.messages) <= len(prompt):
         raise RowError("an answer says that it is not learned: leave the row out")
-    is_preceded = len(talk.messages) > len(given) + len(turns)
-    return with_tools(replace(talk, given=len(given) + is_preceded), row)
+    is_preceded = len(talk.messages) > len(prompt) + len(turns)
+    return with_tools(replace(talk, given=len(prompt) + is_preceded), row)
 
 
 def _prompt(row: Row) -> str | tuple[Message, ...]:
@@ -110,10 +110,10 @@ def _of_texts(prompt: str, chosen: str, rejected: str) -> PreferencePair:
     return PreferencePair(Completion(prompt, chosen), Completion(prompt, rejected))
 
 
-def common_length(one: Sequence[object], other: Sequence[object]) -> int:
+def common_length(first: Sequence[object], second: Sequence[object]) -> int:
     """How many items both begin with."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((place for place, (mine, others) in pairs if mine != others), min(len(one), len(other)))
+    pairs = enumerate(zip(first, second, strict=False))
+    return next((place for place, (item, item_beside) in pairs if item != item_beside), min(len(first), len(second)))
 
 
 def _common(chosen: str, rejected: str) -> str:

@@ -18,7 +18,9 @@ A_PAIR = 2
 
 def by_pair(prepared: Prepared) -> Prepared:
     """The same with pairs in the place of documents, for what counts rows: how they are split and ordered."""
-    sources = tuple(replace(each, start=each.start // A_PAIR, stop=each.stop // A_PAIR) for each in prepared.sources)
+    sources = tuple(
+        replace(source, start=source.start // A_PAIR, stop=source.stop // A_PAIR) for source in prepared.sources
+    )
     return replace(prepared, rows=prepared.rows // A_PAIR, sources=sources)
 
 
@@ -48,13 +50,13 @@ class FittedPairs:
             long_rows="truncate" if long_rows == "truncate" else "drop",
         )
         owners, counts = np.unique(documents.rows // A_PAIR, return_counts=True)
-        whole = owners[counts == A_PAIR]
-        kept = taken(documents, np.isin(documents.rows // A_PAIR, whole))
-        is_equal = equal_answers(prepared, kept)
+        complete = owners[counts == A_PAIR]
+        answers = selected(documents, np.isin(documents.rows // A_PAIR, complete))
+        is_equal = equal_answers(prepared, answers)
         return cls(
-            pairs=whole[~is_equal],
-            documents=taken(kept, np.repeat(~is_equal, A_PAIR)),
-            over_long=len(chosen) - len(whole),
+            pairs=complete[~is_equal],
+            documents=selected(answers, np.repeat(~is_equal, A_PAIR)),
+            over_long=len(chosen) - len(complete),
             equal=int(is_equal.sum()),
         )
 
@@ -104,7 +106,7 @@ class FittedPairs:
         )
 
 
-def taken(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Fitted:
+def selected(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Fitted:
     """The samples where the mask holds."""
     columns = {name: getattr(fitted, name)[mask] for name in ("rows", "starts", "lengths", "learned")}
     return replace(fitted, **columns)
@@ -113,14 +115,14 @@ def taken(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> F
 def equal_answers(prepared: Prepared, documents: Fitted) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
     """Bool [pairs]: whether both documents are the same tokens; only those of equal length are read."""
     lengths = documents.lengths.reshape(-1, A_PAIR)
-    found = np.zeros(len(lengths), dtype=np.bool_)
+    is_equal = np.zeros(len(lengths), dtype=np.bool_)
     for pair in np.flatnonzero(lengths[:, 0] == lengths[:, 1]).tolist():
         ids = [
             prepared.row(int(documents.rows[place]), length=int(documents.lengths[place]))[0]
             for place in (A_PAIR * pair, A_PAIR * pair + 1)
         ]
-        found[pair] = np.array_equal(ids[0], ids[1])
-    return found
+        is_equal[pair] = np.array_equal(ids[0], ids[1])
+    return is_equal
 
 
 def documents_of(pairs: Sequence[int] | Int64) -> Int64:

@@ -49,12 +49,12 @@ class PreferencePreparer:
 
     def __call__(self, rows: list[Row]) -> Result:
         """The documents of the rows, and what is wrong with those that have none."""
-        made, refused = self._documents(rows)
+        chunk, refused = self._documents(rows)
         bad = {row for row, _ in refused}
         if bad:
             rows_left = [row for number, row in enumerate(rows) if number not in bad]
-            made, _ = self._documents(rows_left)
-        return made, [(rows[row][0], what) for row, what in refused]
+            chunk, _ = self._documents(rows_left)
+        return chunk, [(rows[row][0], what) for row, what in refused]
 
     def _documents(self, rows: list[Row]) -> tuple[Chunk, list[tuple[int, str]]]:
         """Documents in pairs, unless some are refused: by the row's number, the first thing that is wrong with it."""
@@ -62,16 +62,16 @@ class PreferencePreparer:
         for _, sample in rows:
             assert isinstance(sample, PreferencePair)
             answers += [(len(answers), sample.chosen), (len(answers) + 1, sample.rejected)]
-        made, refused = self._prepare_rows(answers)
+        chunk, refused = self._prepare_rows(answers)
         lines = np.array([line or 0 for line, _ in rows], dtype=np.int64)
-        places = made.lines
-        chunk = replace(made, lines=lines[places // 2], roles=(places % 2).astype(np.uint8))
+        places = chunk.lines
+        chunk = replace(chunk, lines=lines[places // 2], roles=(places % 2).astype(np.uint8))
         return chunk, self._by_row(refused)
 
     @staticmethod
     def _by_row(refused: Refused) -> list[tuple[int, str]]:
-        found: dict[int, str] = {}
+        problems: dict[int, str] = {}
         for place, what in refused:
             assert place is not None
-            found.setdefault(place // 2, f"{NAMES[place % 2]}: {what}")
-        return list(found.items())
+            problems.setdefault(place // 2, f"{NAMES[place % 2]}: {what}")
+        return list(problems.items())

@@ -68,7 +68,7 @@ def measure_pairs(
     learned = fitted.documents.learned.reshape(-1, A_PAIR)
     full = fitted.documents.lengths.reshape(-1, A_PAIR)
     longest = full.max(axis=1)
-    wanted = sorted({*(usual(model.context_length) if lengths is None else lengths), max_length})
+    compared = sorted({*(usual(model.context_length) if lengths is None else lengths), max_length})
     excess = learned[:, 0].astype(np.int64) - learned[:, 1]
     return PairStatistics(
         template=samples.rendered_with[0],
@@ -78,13 +78,13 @@ def measure_pairs(
         equal=fitted.equal,
         sources=tuple(
             SourceOfPairs(
-                path=each.path,
-                format=each.contents.format,
-                rows=(each.stop - each.start) // A_PAIR,
-                weight=each.weight,
-                unused_columns=tuple(each.contents.unused),
+                path=source.path,
+                format=source.contents.format,
+                rows=(source.stop - source.start) // A_PAIR,
+                weight=source.weight,
+                unused_columns=tuple(source.contents.unused),
             )
-            for each in part.prepared.sources
+            for source in part.prepared.sources
         ),
         prompt=spread(full[:, 0] - learned[:, 0]),
         chosen=spread(learned[:, 0]),
@@ -94,7 +94,7 @@ def measure_pairs(
         longer_rejected_share=float((excess < 0).mean()),
         mean_excess=float(excess.mean()),
         lengths=tuple(
-            PairsAtLength(length=each, kept=int((longest <= each).sum()), over_long=int((longest > each).sum()))
-            for each in wanted
+            PairsAtLength(length=length, kept=int((longest <= length).sum()), over_long=int((longest > length).sum()))
+            for length in compared
         ),
     )

@@ -47,7 +47,7 @@ class PreferenceDraw:
 
     def __call__(self, samples: Int64, *, epoch: int) -> Batch:
         """The pairs at these positions of the fitted ones."""
-        return self.taken(samples, self.groups(samples, processes=self._ranks.world_size))
+        return self.cut(samples, self.groups(samples, processes=self._ranks.world_size))
 
     def groups(self, samples: Int64, *, processes: int = 1) -> list[tuple[int, int]]:
         """`[first, last)` of the pairs of each micro-batch."""
@@ -56,7 +56,7 @@ class PreferenceDraw:
             shape = replace(shape, micro_batch=max(1, shape.micro_batch // A_PAIR))
         return shape.groups(self._fitted.lengths[samples].tolist(), processes=processes)
 
-    def taken(self, samples: Int64, groups: Sequence[tuple[int, int]]) -> Batch:
+    def cut(self, samples: Int64, groups: Sequence[tuple[int, int]]) -> Batch:
         """The batch of pairs that are already cut into micro-batches."""
         documents, ranks = self._fitted.documents, self._ranks
         places = documents_of(samples)
@@ -73,14 +73,14 @@ class PreferenceDraw:
 
     def _micro_batch(self, places: Int64, first: int, last: int, *, is_idle: bool = False) -> MicroBatch:
         documents, mine = self._fitted.documents, np.arange(A_PAIR * first, A_PAIR * last)
-        taken = places[mine]
+        rows = places[mine]
         return MicroBatch(
             prepared=self._prepared,
-            rows=documents.rows[taken],
+            rows=documents.rows[rows],
             places=np.full(len(mine), IDLE) if is_idle else mine,
-            starts=documents.starts[taken],
-            lengths=documents.lengths[taken],
-            supervised_tokens=0 if is_idle else int(documents.learned[taken].sum(dtype=np.int64)),
+            starts=documents.starts[rows],
+            lengths=documents.lengths[rows],
+            supervised_tokens=0 if is_idle else int(documents.learned[rows].sum(dtype=np.int64)),
             is_packed=self._shape.packing,
             is_idle=is_idle,
             purpose="score",
@@ -126,5 +126,5 @@ class PreferenceTurns:
             for turn in (groups[at : at + size] for at in range(0, len(groups), size)):
                 begin, end = turn[0][0], turn[-1][1]
                 moved = [(a - begin, b - begin) for a, b in turn]
-                yield replace(self._draw.taken(samples[begin:end], moved), set_index=place)
+                yield replace(self._draw.cut(samples[begin:end], moved), set_index=place)
             first = stop

@@ -56,9 +56,9 @@ class Preference(Supervised):
             reference = self.reference(backend, tensors)
             at = MicroStep(step=step, index=index, count=len(micro_batches))
             scored = backend.score(tensors, at=at, keeps=True)
-            found, gradient = self.measured(scored.log_probabilities, reference, batch=batch, places=places)
+            pair_sums, gradient = self.measured(scored.log_probabilities, reference, batch=batch, places=places)
             scored.backward(gradient)
-            sums += found
+            sums += pair_sums
         return self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch)).float()
 
     def reference(self, backend: Passes, tensors: Any) -> torch.Tensor | None:
@@ -91,21 +91,21 @@ class Preference(Supervised):
                 rejected_lengths=lengths[1::2],
             )
             columns = [LOSSES[self.options.loss](answers, self.options), *self.reported(answers)]
-            sums = torch.stack([(each * is_real).sum() for each in columns])
+            sums = torch.stack([(column * is_real).sum() for column in columns])
             loss = self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch))[0]
         (gradient,) = torch.autograd.grad(loss, inputs)
         return sums.detach(), gradient.float()
 
     def means(self, sums: torch.Tensor, *, pairs: float, tokens: float) -> torch.Tensor:
         """The loss and the parts of so many pairs, whose chosen answers have so many tokens, from their sums."""
-        means = sums / max(1.0, pairs)
+        per_pair = sums / max(1.0, pairs)
         likelihood = -sums[1 + PARTS.index("chosen_log_probability")] / max(1.0, tokens)
-        return torch.cat([means[:1] + self.options.weight_of_likelihood * likelihood, means[1:]])
+        return torch.cat([per_pair[:1] + self.options.weight_of_likelihood * likelihood, per_pair[1:]])
 
     def reported(self, answers: Answers) -> list[torch.Tensor]:
         """The parts of each pair, [pairs] each, in their order."""
         compared = answers.means if self.options.loss in ("orpo", "simpo") else answers.ratios
-        chosen, rejected = (self.options.beta * each for each in compared)
+        chosen, rejected = (self.options.beta * values for values in compared)
         is_right = (chosen > rejected).double()
         return [is_right, chosen - rejected, chosen, rejected, answers.chosen, answers.rejected]
 
@@ -122,11 +122,11 @@ class Preference(Supervised):
             (tensors,), (places,) = batch.micro_batches, batch.places
             reference = self.reference(backend, tensors)
             scores = backend.score(tensors, at=None, keeps=False).log_probabilities
-            found, _ = self.measured(scores, reference, batch=batch, places=places)
-            sums[turn.set_index] += found
-            own = places[places >= 0]
+            pair_sums, _ = self.measured(scores, reference, batch=batch, places=places)
+            sums[turn.set_index] += pair_sums
+            places = places[places >= 0]
             learned = batch.relations["learned"]
-            of_turn = [len(own) / 2, float(learned[own[0::2]].sum()), float(learned[own].sum())]
+            of_turn = [len(places) / 2, float(learned[places[0::2]].sum()), float(learned[places].sum())]
             counts[turn.set_index] += torch.tensor(of_turn, dtype=torch.float64, device=backend.device)
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
@@ -135,10 +135,10 @@ class Preference(Supervised):
             (pairs, float(self.means(each, pairs=pairs, tokens=tokens)[0]))
             for each, (pairs, tokens, _) in zip(sums, counts.tolist(), strict=True)
         ]
-        whole = self.means(sums.sum(dim=0), pairs=float(counts[:, 0].sum()), tokens=float(counts[:, 1].sum())).tolist()
+        means = self.means(sums.sum(dim=0), pairs=float(counts[:, 0].sum()), tokens=float(counts[:, 1].sum())).tolist()
         return Evaluated(
-            loss=whole[0],
-            metrics=dict(zip(PARTS, whole[1:], strict=True)),
+            loss=means[0],
+            metrics=dict(zip(PARTS, means[1:], strict=True)),
             losses={name: loss for name, (pairs, loss) in zip(names, of_sets, strict=False) if pairs},
             supervised_tokens=int(counts[:, 2].sum()),
         )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import logsigmoid
+from torch.nn.functional import softplus
 
 from loradock.config.sections.preference import PreferenceConfig
 
@@ -41,8 +41,8 @@ class Answers:
 
 
 def smoothed(margin: torch.Tensor, smoothing: float) -> torch.Tensor:
-    """-(1 - e) log sigmoid(m) - e log sigmoid(-m)."""
-    return -(1 - smoothing) * logsigmoid(margin) - smoothing * logsigmoid(-margin)
+    """-(1 - e) log sigmoid(m) - e log sigmoid(-m); -log sigmoid(m) is softplus(-m)."""
+    return (1 - smoothing) * softplus(-margin) + smoothing * softplus(margin)
 
 
 def dpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
@@ -67,7 +67,7 @@ def robust(of: Answers, options: PreferenceConfig) -> torch.Tensor:
     """(-(1 - e) log sigmoid(m) + e log sigmoid(-m)) / (1 - 2e) with DPO's margin m (Chowdhury et al. 2024)."""
     chosen, rejected = of.ratios
     margin, smoothing = options.beta * (chosen - rejected), options.label_smoothing
-    return (-(1 - smoothing) * logsigmoid(margin) + smoothing * logsigmoid(-margin)) / (1 - 2 * smoothing)
+    return ((1 - smoothing) * softplus(-margin) - smoothing * softplus(margin)) / (1 - 2 * smoothing)
 
 
 def apo_zero(of: Answers, options: PreferenceConfig) -> torch.Tensor:
@@ -92,7 +92,7 @@ def orpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
     """-b log sigmoid(log odds(c) - log odds(r)), odds(p) = p / (1 - p), of means over tokens (Hong et al. 2024)."""
     chosen, rejected = of.means
     odds = (chosen - rejected) - (torch.log1p(-chosen.exp()) - torch.log1p(-rejected.exp()))
-    return -options.beta * logsigmoid(odds)
+    return options.beta * softplus(-odds)
 
 
 def simpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:

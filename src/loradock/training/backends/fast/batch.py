@@ -171,12 +171,12 @@ def flatten(
 def common_lengths(micro_batch: MicroBatch) -> np.ndarray[Any, np.dtype[np.int64]]:
     """int64 [documents / 2]: how many tokens both documents of a pair begin with that are equal and not learned."""
     samples = list(micro_batch.samples())
-    found: list[int] = []
+    sizes: list[int] = []
     for (ids, mask), (other_ids, other_mask) in zip(samples[0::2], samples[1::2], strict=True):
         size = min(len(ids), len(other_ids))
         differs = (ids[:size] != other_ids[:size]) | mask[:size] | other_mask[:size]
-        found.append(int(differs.argmax()) if differs.any() else size)
-    return np.array(found, dtype=np.int64)
+        sizes.append(int(differs.argmax()) if differs.any() else size)
+    return np.array(sizes, dtype=np.int64)
 
 
 def folded(laid: Tokens, lengths: np.ndarray[Any, Any], shared: np.ndarray[Any, Any]) -> Tokens:

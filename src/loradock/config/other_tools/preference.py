@@ -1,0 +1,46 @@
+"""What the tools call preference tuning: the kind of training, its loss and the keys of that."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from loradock.config.other_tools.base import Rule, Translation, as_list, refuse, to, to_number
+
+KINDS = {name: name for name in ("dpo", "ipo", "orpo", "simpo", "cpo")}
+"""Their word for a training by preferences -> our loss."""
+LOSSES = {
+    "sigmoid": "dpo",
+    "sppo_hard": "sppo",
+    **{name: name for name in ("hinge", "ipo", "robust", "apo_zero", "apo_down", "orpo", "simpo")},
+}
+"""Their word for the loss of DPO's trainer -> ours."""
+RULES: dict[str, Rule] = {
+    **dict.fromkeys(("rl_beta", "pref_beta", "beta"), to_number("preference.beta", above=0)),
+    **dict.fromkeys(("pref_ftx", "rpo_alpha", "cpo_alpha"), to_number("preference.likelihood_weight", above=0)),
+    **dict.fromkeys(("simpo_gamma",), to_number("preference.margin", least=0)),
+    **dict.fromkeys(("dpo_label_smoothing",), to_number("preference.label_smoothing", above=0)),
+    **dict.fromkeys(("adapter_name_or_path", "lora_model_dir"), to("lora.adapter")),
+}
+
+
+def first_adapter(translation: Translation, name: str, value: Any) -> None:
+    """The adapter to begin with, where one is named."""
+    adapters = as_list(value)
+    if len(adapters) == 1:
+        translation.put("lora.adapter", adapters[0], name)
+    elif adapters:
+        translation.leave(name, f"{len(adapters)} adapters: a run begins with one (lora.adapter)")
+
+
+def preferring(translation: Translation, name: str, value: Any) -> None:
+    """A training by preferences of a kind that is here, with its loss; refused where it is another."""
+    kind = KINDS.get(str(value).lower())
+    loss = translation.get("pref_loss", "loss_type")
+    if kind is None or (kind == "dpo" and loss is not None and str(loss).lower() not in LOSSES):
+        refuse(translation, name if kind is None else "pref_loss", value if kind is None else loss)
+        return
+    translation.put("objective", "preference", name)
+    if kind != "dpo" or loss is None:
+        translation.put("preference.loss", kind, name)
+    else:
+        translation.put("preference.loss", LOSSES[str(loss).lower()], "pref_loss", "loss_type")
