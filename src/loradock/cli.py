@@ -65,6 +65,17 @@ class LazyGroup(click.Group):
             ctx.fail(f"No such command {name!r}{f': {hint}' if hint else ''}")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> object:
+        """As click does; an option that is an argument here, or a file, is answered with that."""
+        try:
+            return super().invoke(ctx)
+        except click.NoSuchOption as unknown:
+            if ": " in unknown.message:  # it is answered
+                raise
+            from loradock.commands.option_hints import of_a_model
+
+            raise of_a_model(unknown) from None
+
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])

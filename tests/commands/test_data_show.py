@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from data.tool_templates import HERMES
 from faults.forking import Forking
 from terminal import lines_at
 
@@ -100,3 +101,25 @@ def test_columns_that_no_field_takes_are_told(show: Any, tmp_path: Path) -> None
     file = tmp_path / "more.jsonl"
     file.write_text(json.dumps({"instruction": "a", "output": "b", "url": "u"}) + "\n", encoding="utf-8")
     assert "columns not used by format alpaca: url (100 % of rows, such as 'u')" in show("--data", file).stderr
+
+
+def test_a_row_with_tools_shows_its_call_as_learned_and_definitions_and_results_as_read(
+    show: Any, llama: Path, tmp_path: Path
+) -> None:
+    called = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "rain", "arguments": "{}"}}]}
+    turns = [{"role": "user", "content": "Rain?"}, called, {"role": "tool", "content": "ja"}]
+    row = {"tools": [{"name": "rain", "description": "Is it?"}], "messages": [*turns, {**turns[1]}]}
+    file = tmp_path / "tools.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    ended = show("--data", file, "--set", "data.tools=text")
+    assert ended.exit_code == 0, ended.output
+    found = [each.replace("\n", "") for each in learned(ended.stdout)][len(ANSWERS) :]
+    assert len(found) == 2
+    assert all('{"name": "rain", "arguments": {}}' in each for each in found)
+    assert "Is it?" in ended.stdout
+    assert "Result of rain: ja" in ended.stdout
+    (tmp_path / "hermes.jinja").write_text(HERMES, encoding="utf-8")
+    ended = show("--data", file, "--set", f"data.template={tmp_path / 'hermes.jinja'}")
+    assert [each.count("<tool_call>") for each in learned(ended.stdout)] == [0, 0, 0, 1, 1]
+    refused = show("--data", file)
+    assert "--set data.tools=text" in str(refused.exception)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -118,7 +119,7 @@ VERBS = (
     "eval evaluation list ls ps status doctor check inference infer predict sft finetune fine-tune "
     "finetune_lora lora run resume version help merge_lora convert quantize preprocess tokenize estimate "
     "presets validate serve api webui webchat download push dpo grpo ppo rm kto pretrain logs stop "
-    "chatbot score benchmark k8s clean compare"
+    "chatbot score benchmark k8s clean compare llamafactory-cli swift axolotl trl"
 )
 
 
@@ -171,3 +172,35 @@ def test_a_pattern_that_the_shell_expanded_is_told_to_be_quoted(files: list[str]
         assert done.exit_code == 2
         assert "goes in quotes, --data '*." in done.stderr, done.stderr
     assert "at most one CONFIG" in CliRunner().invoke(cli, ["train", "a.yaml", "b.yaml"]).stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("chat --model runs/a", "it is an argument: cli chat MODEL"),
+        ("generate --adapter_name_or_path runs/a", "it is an argument: cli generate MODEL"),
+        ("merge --adapter runs/a", "it is an argument: cli merge RUN|ADAPTER OUT"),
+        ("export --model merged", "a command comes first: cli export gguf"),
+        ("generate runs --prompt hello", "echo TEXT | loradock chat MODEL"),
+        ("generate runs --dataset rows.jsonl", "--input FILE"),
+    ],
+)
+def test_an_option_for_what_is_an_argument_here_is_answered_with_what_to_type(words: str, hint: str) -> None:
+    done = CliRunner().invoke(cli, words.split())
+    assert done.exit_code == 2
+    assert hint in done.stderr
+    assert "': " not in CliRunner().invoke(cli, ["chat", "--zzz"]).stderr.splitlines()[-1]
+
+
+def test_rows_that_another_tool_names_are_carried_over_too() -> None:
+    words = ["--model_name_or_path", "base", "--learning_rate", "1e-4", "--lora_r", "8", "--dataset", "rows.jsonl"]
+    done = CliRunner().invoke(cli, ["train", *words])
+    assert "--dataset: --data rows.jsonl" in done.stderr
+    assert done.stderr.partition("All together: ")[2].count("--data rows.jsonl") == 1
+
+
+def test_a_model_given_as_a_configuration_is_answered_with_its_option(llama: Path) -> None:
+    done = CliRunner().invoke(cli, ["train", str(llama), "--data", "rows.jsonl"])
+    assert f"--model {llama}" in str(done.exception)
+    done = CliRunner().invoke(cli, ["train", str(llama.parent), "--data", "rows.jsonl"])
+    assert f"ls {llama.parent}" in str(done.exception)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.imported import imported
 from loradock.config.load import leaves, load
 from loradock.config.other_tools import TOOLS, recognised
+from loradock.config.other_tools.base import Tool
 from loradock.config.strict_yaml import parse_document
 from loradock.errors import ConfigError
 
@@ -206,3 +208,9 @@ def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_t
     for name in sorted(known):
         with contextlib.suppress(ConfigError):
             imported(written(tmp_path, tool, {name: [[{}]]}), tool=tool)
+
+
+@pytest.mark.parametrize("tool", TOOLS.values(), ids=lambda tool: tool.name)
+def test_no_key_of_a_tool_is_answered_in_two_ways(tool: Tool) -> None:
+    answered = Counter([*tool.rules, *tool.needless, *tool.lacking])
+    assert not [key for key, count in answered.items() if count > 1]

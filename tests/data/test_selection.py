@@ -87,12 +87,12 @@ def test_copies_are_removed_before_rows_are_held_out(tokenizer: PreTrainedTokeni
     rows = [pair(number) for number in range(20) for _ in range(5)]
     found = prepared(tmp_path / "cache", tokenizer, written(tmp_path / "rows.jsonl", rows))
     left = Selection.of(found, deduplicate="exact").samples
-    train, judged = split(found, validation=0.5, seed=0, rows=left)
+    train, judged = split(found, validation=0.5, seed=0, samples=left)
     contents = [{found.row(int(row))[0].tobytes() for row in part} for part in (train, judged)]
     assert (len(train), len(judged)) == (10, 10)
     assert not contents[0] & contents[1]
     unfiltered = [each.tolist() for each in split(found, validation=0.3, seed=4)]
-    assert unfiltered == [each.tolist() for each in split(found, validation=0.3, seed=4, rows=np.arange(100))]
+    assert unfiltered == [each.tolist() for each in split(found, validation=0.3, seed=4, samples=np.arange(100))]
 
 
 def test_rows_of_fewer_tokens_are_left_out_up_to_the_allowed_share(

@@ -63,7 +63,8 @@ def test_a_file_beyond_the_limit_of_a_row_is_refused_with_the_key_and_read_in_pa
     (source,) = DataConfig.model_validate({"sources": [{"path": str(path)}], "text": "file"}).sources
     ((_, problem),) = samples(source)
     assert isinstance(problem, Problem)
-    assert problem.what.startswith("as one document the file is longer than 1 MiB (--set data.text=paragraph or line")
+    assert problem.what == "as one document the file is longer than 1 MiB"
+    assert problem.hint == "--set data.text=paragraph"
     path.write_text("\n\n".join(["word " * 1000] * 300))
     assert len(rows(path, "paragraph")) == 300
 

@@ -18,6 +18,7 @@ from loradock.data.render import Renderer
 from loradock.data.templates import ChatTemplate, named
 from loradock.errors import Problem
 from loradock.training.run_dir.fingerprint import of_config
+from loradock.use.inference.requests import sample_of
 
 RAIN = {"name": "rain", "description": 'Is it "raining"?', "parameters": {"type": "object", "properties": {"city": {}}}}
 TOOLS = ({"type": "function", "function": RAIN},)
@@ -163,6 +164,14 @@ def test_queries_with_answers_of_calls_alone_are_conversations(tmp_path: Path) -
     assert sample == Conversation((Message("user", "Rain?"), Message("assistant", "", calls=(ONE, ONE))), tools=TOOLS)
 
 
+def test_a_query_is_asked_without_its_calls_whether_it_has_them_or_not() -> None:
+    row = {"query": "Rain?", "tools": json.dumps([RAIN])}
+    for asked in (row, {**row, "answers": json.dumps([CALL])}):
+        sample = sample_of(asked, is_chat=True)
+        assert isinstance(sample, Conversation)
+        assert (sample.messages[:-1], sample.tools) == ((Message("user", "Rain?"),), TOOLS)
+
+
 def test_calls_in_turns_of_their_own_are_parallel(tmp_path: Path) -> None:
     call = {"role": "tool_call", "content": json.dumps(CALL)}
     (sample,) = loaded(written(tmp_path / "rows.jsonl", {"tools": [RAIN], "messages": [USER, call, call]}))
@@ -284,6 +293,17 @@ def test_turns_are_read_under_the_keys_and_names_that_rows_have(
     row = {"messages": [dict(zip(keys, turn, strict=True)) for turn in zip(names, ("a", "b"), strict=True)]}
     (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
     assert sample == Conversation((Message("user", "a"), Message("assistant", "b")))
+
+
+def test_a_question_with_its_answer_in_one_object_is_two_turns_also_to_generate(tmp_path: Path) -> None:
+    row = {"conversations": [{"system": "s", "human": "a", "assistant": "b"}, {"human": "c", "assistant": "d"}]}
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
+    said = [("system", "s"), ("user", "a"), ("assistant", "b"), ("user", "c"), ("assistant", "d")]
+    assert isinstance(sample, Conversation)
+    assert [(each.role, each.content) for each in sample.messages] == said
+    asked = sample_of(row, is_chat=True)
+    assert isinstance(asked, Conversation)
+    assert [(each.role, each.content) for each in asked.messages[:-1]] == said[:-1]
 
 
 def test_turns_that_say_that_they_are_not_learned_are_context_calls_too(tmp_path: Path) -> None:

@@ -23,6 +23,9 @@ FORMATS: dict[str, str] = {
     "text": "text:FORMAT",
 }
 
+SELDOM = frozenset({"xlam"})
+"""Formats that messages list after the others of their kind, and propose last."""
+
 if TYPE_CHECKING:
     FormatName = str
 else:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from loradock.commands.model_options import BASE_MODEL, MODEL, TEMPLATE, computing_options, opened_model, quiet
+from loradock.commands.paths import LocalPath
 from loradock.commands.sampling_options import sampling_options
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ HELP = "/reset forgets the turns, /system TEXT sets the system turn, /ids shows 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
 @click.option("--system", default="", metavar="TEXT", help="A system turn before all others.")
+@click.option("--tools", metavar="FILE", type=LocalPath(), help="Tools that may be called: a JSON list of definitions.")
 @sampling_options(max_new_tokens=512)
 @BASE_MODEL
 @TEMPLATE
@@ -29,6 +31,7 @@ def chat(
     model: Path,
     *,
     system: str,
+    tools: Path | None,
     max_new_tokens: int,
     temperature: float,
     top_p: float,
@@ -43,15 +46,19 @@ def chat(
 
     The turns are rendered with the template of training. A line that ends with \\ continues in the next: training rows
     often have several (an instruction, a blank line, an input). /reset, /system TEXT, /ids, /exit.
+
+    With --tools, calls are shown on stderr as NAME(ARGUMENTS), and /result TEXT says what the first of them gave; when
+    all have a result, MODEL answers.
     """
     quiet()
-    from loradock.use.inference.chat import Chat
+    from loradock.use.inference.chat import Chat, tools_in
     from loradock.use.inference.sampling import Sampling
 
+    definitions = tools_in(tools) if tools else ()
     with opened_model(model, asked) as (opened, _):
         opened.prompts.check_template()
         sampling = Sampling(temperature=temperature, top_p=top_p, seed=seed)
-        talk = Chat(opened, system=system, max_new_tokens=max_new_tokens, sampling=sampling)
+        talk = Chat(opened, system=system, tools=definitions, max_new_tokens=max_new_tokens, sampling=sampling)
         name = opened.prompts.template.name
         template = "the tokenizer's own" if name.startswith("the ") else f"the {name}"
     click.echo(f"{model}: rendered with {template} template. {HELP}", err=True)
@@ -100,14 +107,21 @@ def _answer(talk: Chat, line: str) -> None:
         talk.reset(argument.strip())
     elif command == "/ids":
         click.echo(" ".join(map(str, talk.ids)))
-    elif command.startswith("/") and command[1:].isalpha():
+    elif command.startswith("/") and command[1:].isalpha() and command != "/result":
         click.echo(f"unknown command: {command}. {HELP}", err=True)
     else:
         try:
-            answer = talk.say(line, show=lambda piece: click.echo(piece, nl=False, color=True))
+            answer = talk.give_result(argument, show=_show) if command == "/result" else talk.say(line, show=_show)
         except (RowError, UsageError) as error:
             _refuse(error if isinstance(error, UsageError) else DataError(str(error)))
             return
-        click.echo()
-        if answer.finish == "length":
+        if answer:
+            click.echo()
+        if answer and answer.finish == "length":
             click.echo("(cut: --max-new-tokens, or the model's longest context)", err=True)
+        for call in talk.open_calls:
+            click.echo(f"call: {call.shown}   (/result TEXT says what it gave)", err=True)
+
+
+def _show(piece: str) -> None:
+    click.echo(piece, nl=False, color=True)

@@ -41,10 +41,10 @@ OPTIONS = Group(
     click.option("--data", metavar="FILE", type=LocalPath(), help="Rows of your own, with answers."),
     click.option(
         "--metric",
-        type=click.Choice(("exact", "choice", "f1", "rouge-l", "loss")),
+        type=click.Choice(("exact", "choice", "f1", "rouge-l", "loss", "calls")),
         default="exact",
         show_default=True,
-        help="What --data is measured by; choice: accuracy by log-probability.",
+        help="What --data is measured by; choice: accuracy by log-probability; calls: calls of tools, as values.",
     ),
     click.option(
         "--method",
@@ -68,7 +68,7 @@ OPTIONS = Group(
     click.option(
         "--max-new-tokens",
         type=click.IntRange(min=1),
-        help="[default: tasks 32; exact: the longest right answer; else 256]",
+        help="[default: tasks 32; exact: the longest right answer; calls: that or 256; else 256]",
     ),
     click.option(
         "--training-data",

@@ -12,23 +12,24 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from loradock.use.evaluation.evaluate import Report, Result
+    from loradock.use.evaluation.intervals import Difference
     from loradock.use.evaluation.summary import Score, Summary
 
 UNKNOWN = ""
 
 
-def show(found: Report, screen: Console, *, file: Path) -> None:
+def show(report: Report, screen: Console, *, file: Path) -> None:
     """Everything, from the scores to where they are kept."""
-    protocol, model = found.settings["protocol"], found.model
+    protocol, model = report.settings["protocol"], report.model
     screen.print(f"{model.name}, protocol {protocol}, {model.dtype} on {model.device}")
-    for metric in dict.fromkeys(result.summary.metric for result in found.results):
-        of_metric = [result for result in found.results if result.summary.metric == metric]
+    for metric in dict.fromkeys(result.summary.metric for result in report.results):
+        of_metric = [result for result in report.results if result.summary.metric == metric]
         screen.print(_scores(metric, of_metric))
-    for line in (*_contaminated(found.results), *_visible(found.results)):
+    for line in (*_contaminated(report.results), *_visible(report.results)):
         screen.print(line)
-    if found.other:
-        screen.print(f"\nagainst {found.other.name}")
-        screen.print(_differences(found))
+    if report.other:
+        screen.print(f"\nagainst {report.other.name}")
+        screen.print(_differences(report))
     screen.print(f"\n{file}")
 
 
@@ -55,15 +56,19 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
         "majority",
         "per character",
         "unanswered",
+        "by name",
+        "95 % interval (name)",
+        "no call",
+        "unreadable",
         "ended by EOS",
     )
     return _table((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
 
 
-def _line(metric: str, found: Result) -> list[str]:
-    summary, pace = found.summary, found.scored.rows_per_second
+def _line(metric: str, result: Result) -> list[str]:
+    summary, pace = result.summary, result.scored.rows_per_second
     return [
-        found.wanted.items.name,
+        result.wanted.items.name,
         f"{summary.score.rows:,}",
         shown(metric, summary.score.value),
         interval(metric, summary.score),
@@ -71,6 +76,10 @@ def _line(metric: str, found: Result) -> list[str]:
         f"{percent_or_none(summary.majority)} ({summary.majority_answer})" if summary.majority is not None else UNKNOWN,
         percent_or_none(summary.normalised),
         percent_or_none(summary.unanswered),
+        percent_or_none(summary.names and summary.names.value),
+        interval(metric, summary.names) if summary.names else UNKNOWN,
+        percent_or_none(summary.uncalled),
+        percent_or_none(summary.unread),
         percent_or_none(summary.stopped),
         f"{summary.perplexity:.3f}" if summary.perplexity is not None else UNKNOWN,
         f"{pace:.1f}" if pace else UNKNOWN,
@@ -112,8 +121,8 @@ def _contaminated(results: Sequence[Result]) -> Iterator[str]:
         yield f"contamination: {name}: {text} stand in {contamination.trained:,} training texts{remainder}"
 
 
-def _clean(said: Summary, score: Score) -> str:
-    return f"{shown(said.metric, score.value)} ({interval(said.metric, score)}) of {score.rows:,} rows"
+def _clean(summary: Summary, score: Score) -> str:
+    return f"{shown(summary.metric, score.value)} ({interval(summary.metric, score)}) of {score.rows:,} rows"
 
 
 def _visible(results: Sequence[Result]) -> Iterator[str]:
@@ -126,7 +135,7 @@ def _visible(results: Sequence[Result]) -> Iterator[str]:
         yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
 
 
-def _differences(found: Report) -> Any:
+def _differences(report: Report) -> Any:
     names = (
         "task",
         "difference",
@@ -137,23 +146,25 @@ def _differences(found: Report) -> Any:
         "p (Holm)",
         "detectable",
     )
-    metrics = {result.wanted.items.name: result.summary.metric for result in found.results}
+    metrics = {result.wanted.items.name: result.summary.metric for result in report.results}
     lines: list[list[str]] = []
-    for name, comparison in found.comparisons.items():
-        metric, paired = metrics[name], comparison.difference
-        lines.append(
-            [
-                name,
-                signed(metric, paired.difference),
-                f"{signed(metric, paired.low)} to {signed(metric, paired.high)}",
-                UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
-                UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
-                f"{paired.p:.3g}",
-                f"{comparison.p_holm:.3g}",
-                UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points",
-            ]
-        )
+    for name, comparison in report.comparisons.items():
+        metric = metrics[name]
+        smallest = UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points"
+        lines.append([name, *_paired(metric, comparison.difference), f"{comparison.p_holm:.3g}", smallest])
+        if comparison.names:
+            lines.append([f"{name}, by name", *_paired(metric, comparison.names), UNKNOWN, UNKNOWN])
     return _table(names, lines)
+
+
+def _paired(metric: str, paired: Difference) -> list[str]:
+    return [
+        signed(metric, paired.difference),
+        f"{signed(metric, paired.low)} to {signed(metric, paired.high)}",
+        UNKNOWN if paired.own_only is None else f"{paired.own_only:,}",
+        UNKNOWN if paired.other_only is None else f"{paired.other_only:,}",
+        f"{paired.p:.3g}",
+    ]
 
 
 def signed(metric: str, value: float) -> str:

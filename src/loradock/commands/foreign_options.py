@@ -15,6 +15,7 @@ from loradock.config.load import SHORTCUTS
 from loradock.config.other_tools import TOOLS, recognised
 from loradock.config.other_tools.base import Translation, Value, as_number
 from loradock.config.scalars import scalar
+from loradock.config.suggest import key_called
 
 SOURCE = "data.sources.0.path"
 FLAGS = {key: flag for flag, key in SHORTCUTS.items()} | {SOURCE: "--data"}
@@ -28,6 +29,7 @@ def answered(args: Sequence[str], command: click.Command, context: click.Context
     values = {name.lstrip("-").lower().replace("-", "_"): value for name, value in theirs.items()}
     translation = (recognised(values) or TOOLS["trl"]).translate(values, folder=Path())
     typed = {key: value for key, value in translation.values.items() if _is_given(value, values)}
+    typed |= _rows(values, typed)
     lines = [f"No such options: {', '.join(theirs)}"]
     for option, name in zip(theirs, values, strict=True):
         own = [_typed(key, value.value) for key, value in typed.items() if name in value.origin.split(" ")]
@@ -67,6 +69,14 @@ def separated(args: Sequence[str], command: click.Command) -> tuple[list[str], d
 
 def _is_given(value: Value, values: Mapping[str, Any]) -> bool:
     return "default" not in value.origin and value.origin.split(" ")[0].partition(".")[0] in values
+
+
+def _rows(values: Mapping[str, Any], typed: Mapping[str, Value]) -> dict[str, Value]:
+    """The source that an option of any tool names, where the tool that these are of has it under another name."""
+    if any(key.startswith("data.sources") for key in typed):
+        return {}
+    sources = [name for name, value in values.items() if key_called(name) == "data.sources" and isinstance(value, str)]
+    return {SOURCE: Value(values[sources[0]], sources[0])} if sources else {}
 
 
 def _typed(key: str, value: Any) -> str:

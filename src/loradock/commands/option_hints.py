@@ -74,6 +74,10 @@ ELSEWHERE = {
         "nothing is served here: loradock merge writes a model for a server; docs/after.md",
     ),
     **dict.fromkeys(("web", "webui", "webchat", "ui", "gui", "dashboard"), "loradock chat RUN, or loradock report RUN"),
+    **dict.fromkeys(
+        ("llamafactory-cli", "swift", "axolotl", "trl", "unsloth", "tune-run", "litgpt"),
+        "the verb alone: loradock train ...; loradock config import FILE takes that tool's configuration",
+    ),
     **dict.fromkeys(("download", "fetch", "pull"), "hf download OWNER/NAME --local-dir DIR"),
     **dict.fromkeys(("upload", "push", "publish"), "hf upload OWNER/NAME RUN/adapter"),
     **dict.fromkeys(
@@ -97,6 +101,40 @@ def verb_hint(name: str, known: Collection[str]) -> str | None:
         return f"loradock train {name}"
     near = nearest(plain, known)
     return f"loradock {near}" if near else None
+
+
+MODELS = frozenset(
+    (
+        *("model", "model_name_or_path", "model_path", "base_model", "adapter", "adapters", "adapter_name_or_path"),
+        *("lora_model_dir", "lora_path", "peft_model", "run", "run_dir", "ckpt_dir", "checkpoint", "input_dir"),
+    )
+)
+"""Options of other tools for what is an argument here."""
+QUESTIONS = frozenset(("prompt", "query", "question", "text", "message", "instruction"))
+ASKED_IN_FILES = frozenset(("data", "dataset", "val_dataset", "infer_data", "input_file", "prompts", "file"))
+
+
+def of_a_model(unknown: click.NoSuchOption) -> click.NoSuchOption:
+    """The error of a command that uses what was trained: what an option of other tools is here, an argument or file."""
+    context = unknown.ctx
+    command = context.command if context else None
+    name = unknown.option_name.lstrip("-").lower().replace("-", "_")
+    if context is None or command is None or name in context.params:
+        return unknown
+    arguments = [param for param in command.params if isinstance(param, click.Argument)]
+    has_input = any("--input" in param.opts for param in command.params)
+    if name in MODELS and arguments and not any(param.opts[0] == "--model" for param in command.params):
+        metavars = " ".join(param.make_metavar(context) for param in arguments)
+        hint = f"it is an argument: {context.command_path} {metavars}"
+    elif name in MODELS and isinstance(command, click.Group):
+        hint = f"a command comes first: {context.command_path} {' | '.join(command.list_commands(context))}"
+    elif name in QUESTIONS and has_input:
+        hint = "--input FILE answers the rows of a file; one question: echo TEXT | loradock chat MODEL"
+    elif name in ASKED_IN_FILES and has_input:
+        hint = "--input FILE"
+    else:
+        return unknown
+    return click.NoSuchOption(unknown.option_name, f"No such option {unknown.option_name!r}: {hint}", ctx=context)
 
 
 def explained(unknown: click.NoSuchOption, command: click.Command) -> click.NoSuchOption:

@@ -52,6 +52,14 @@ def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
+def _thoughts(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.data.reasoning == "all_turns" and "rows" not in config.objective_spec.samples:
+        yield _idle("data.reasoning", f"objective {config.objective} makes no several documents of a row")
+    elif config.data.reasoning == "all_turns" and config.data.loss in ("completion", "all"):
+        learned = "the last answer of each row alone" if config.data.loss == "completion" else "all that a row says"
+        yield _idle("data.reasoning", f"all_turns is as_template where data.loss {config.data.loss} learns {learned}")
+
+
 def _patterns(config: RunConfig) -> Iterator[KeyProblem]:
     lora = config.lora
     for key, values, value in (
@@ -196,6 +204,7 @@ WARNINGS: tuple[Rule, ...] = (
     _split_seed,
     _tracker_project,
     _deterministic,
+    _thoughts,
     _patterns,
     _tf32,
     _metric,

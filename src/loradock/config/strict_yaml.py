@@ -56,6 +56,9 @@ def read_document(path: Path) -> Document:
             content = stream.read(MAX_BYTES + 1)
     except FileNotFoundError as error:
         raise InputMissing(f"{path}: no such file", hint=f"ls {path.parent}") from error
+    except IsADirectoryError as error:
+        hint = f"--model {path}" if (path / "config.json").is_file() else f"ls {path}"
+        raise InputMissing(f"{path}: cannot be read: it is a directory, not a configuration", hint=hint) from error
     except OSError as error:
         raise InputMissing(f"{path}: cannot be read: {error.strerror}", hint=f"ls -ldL {path}") from error
     file = str(path)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from loradock.data.formats.base import Completion, Message, Pairs, PreferencePair, Sample
-from loradock.data.prepared import Array, Prepared
+from loradock.data.prepared import Array
 from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
 NO_PROMPT = 0
@@ -86,7 +86,7 @@ def within(found: Fingerprints, prepared: Places) -> list[Suspicion]:
 
 
 def between(
-    train: Fingerprints, validation: Fingerprints, *, rows: tuple[Array, Array], prepared: tuple[Prepared, Prepared]
+    train: Fingerprints, validation: Fingerprints, *, rows: tuple[Array, Array], prepared: tuple[Places, Places]
 ) -> list[Suspicion]:
     """Validation rows that are trained on, or whose prompt is; `rows` and `prepared`: of train, then of validation."""
     used, judged = rows

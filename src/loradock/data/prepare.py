@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 5
+PREPARATION_VERSION = 6
 NEW = "prepared data are made again: version 5 keeps what each document is in its sample; tokens and masks are the same"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 CHUNK_ROWS = 256
@@ -78,8 +78,8 @@ def prepare(
         manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
     notes += work.notes(manifest, data.sources)
     skipped = Skipped.of(manifest)
-    skipped.check(rows=manifest["rows"], max_dropped=data.max_dropped)
-    notes += skipped.notes(rows=manifest["rows"])
+    skipped.check(rows=manifest["samples"], max_dropped=data.max_dropped)
+    notes += skipped.notes(rows=manifest["samples"])
     notes += [_text_ends(spec)] if any(map(has_text, data.sources)) else []
     sources = zip(data.sources, manifest["spans"], digests, manifest["contents"], strict=True)
     return Prepared(

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.cache import DTYPES, FILES
+from loradock.data.cache import DTYPES, FILES, FIRST
 from loradock.data.columns import Contents
 from loradock.data.formats.base import listed
 from loradock.data.read import place_of
@@ -67,6 +67,8 @@ class PreparedSource:
 class Prepared:
     """Rows of one or several sources as tokens, in the order of the files, neither cut nor shuffled.
 
+    A row here is a document; where samples have several (`firsts`), those of one stand together.
+
     `conversations` of the rows were rendered with the template, the others are raw text. `skipped_rows` more were bad,
     and left out as `data.on_bad_row` says. `date` is what the template
     wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves. `special_texts` counts the
@@ -112,6 +114,24 @@ class Prepared:
     def roles(self) -> Array:
         """uint8 [rows]: what each document is in its sample; `cache.FIRST` begins those of one sample."""
         return self._read("roles", 0, self.rows)
+
+    @cached_property
+    def firsts(self) -> Array:
+        """int64 [samples]: the first document of each sample."""
+        return np.flatnonzero(self.roles == FIRST).astype(np.int64)
+
+    def documents_of(self, samples: Array) -> Array:
+        """int64, ascending: all documents of these samples (ascending)."""
+        firsts = self.firsts
+        if len(firsts) == self.rows:
+            return samples
+        is_taken = np.zeros(len(firsts), dtype=np.bool_)
+        is_taken[samples] = True
+        return np.flatnonzero(np.repeat(is_taken, np.diff(np.append(firsts, self.rows)))).astype(np.int64)
+
+    def samples_of(self, rows: Array) -> Array:
+        """int64, ascending: the samples whose documents `rows` are among."""
+        return np.unique(np.searchsorted(self.firsts, rows, side="right") - 1)
 
     @cached_property
     def _descriptors(self) -> dict[str, int]:

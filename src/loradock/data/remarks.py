@@ -19,7 +19,8 @@ SENTENCES = {
     ALTERED: "the template ({template}) leaves out or changes a part of what the messages say: `loradock data show` "
     "shows what is trained",
     CUT: "the template ({template}) leaves out the thought of an answer, which is then learned without it: "
-    "--set data.loss=completion learns the last answer of each row alone; --set data.reasoning=drop learns no thoughts",
+    "--set data.reasoning=all_turns learns each with its thought, in a document of its own; --set data.loss=completion "
+    "learns the last answer of each row alone; --set data.reasoning=drop learns no thoughts",
     UNFOLLOWED: "no answer begins where the generation prompt of the template ({template}) ends: it writes {detail}, "
     "the row does not, and `chat`, `generate` and every server will write it before each answer. "
     "--set data.template=FILE.jinja names a template whose prompt is without it, or whose rows have it",
@@ -40,16 +41,18 @@ NOTES = {
 SHOWN_TOKENS = 5
 
 
-def of_source(found: Counter[Remark], index: int) -> Counter[Remark]:
+def of_source(counts: Counter[Remark], index: int) -> Counter[Remark]:
     """Those of a source's rows; where the remedy lies in the source, they are about it."""
-    return Counter({each._replace(detail=str(index)) if each.name == PROMPTED else each: found[each] for each in found})
+    return Counter(
+        {each._replace(detail=str(index)) if each.name == PROMPTED else each: counts[each] for each in counts}
+    )
 
 
 def of_rows(
-    found: Counter[Remark], *, rows: int, sources: Sequence[SourceConfig], template: ChatTemplate, has_own: bool
+    counts: Counter[Remark], *, rows: int, sources: Sequence[SourceConfig], template: ChatTemplate, has_own: bool
 ) -> Iterator[str]:
     """The sentences about the rows of an entry; `has_own`: the tokenizer brings a chat template."""
-    for remark, count in sorted(found.items()):
+    for remark, count in sorted(counts.items()):
         given = {"template": template.name, "detail": json.dumps(remark.detail, ensure_ascii=False)}
         if remark.name == PROMPTED:
             if not has_own:
@@ -71,11 +74,11 @@ def of_template(template: ChatTemplate, *, vocabulary: str) -> Iterator[str]:
         )
 
 
-def of_special_texts(found: dict[str, int], *, special_tokens: SpecialTokens) -> Iterator[str]:
+def of_special_texts(counts: dict[str, int], *, special_tokens: SpecialTokens) -> Iterator[str]:
     """Special tokens whose text contents hold; a warning only where nobody said how to take them."""
-    if not found:
+    if not counts:
         return
-    named = ", ".join(f"{token} {count:,}x" for token, count in Counter(found).most_common(SHOWN_TOKENS))
+    named = ", ".join(f"{token} {count:,}x" for token, count in Counter(counts).most_common(SHOWN_TOKENS))
     what = f"contents hold the text of special tokens ({named}): trained as"
     if special_tokens == "auto":
         choice = "--set data.special_tokens=as_control, or as_text to leave it so"

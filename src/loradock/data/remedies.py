@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loradock.data.formats.base import RowsChange
 from loradock.data.readers import reader_of
-from loradock.data.readers.base import Mendable
+from loradock.data.readers.base import Hinted, Mendable
 
 UNPACKED = {"": "cat", ".gz": "zcat", ".zst": "zstdcat"}
 """The command that prints a file, by how it is compressed."""
@@ -39,7 +39,9 @@ def command_on(file: str, change: RowsChange) -> str:
 
 
 def mending(file: str, problem: str | None) -> str | None:
-    """The command that writes what a file holds to a new one that can be read; None where the problem has none."""
+    """The command that makes a new file of one that cannot be read, or the option that reads it; None: neither."""
+    if isinstance(problem, Hinted):
+        return problem.hint
     return _filtered(file, problem.filter, suffix=problem.suffix) if isinstance(problem, Mendable) else None
 
 

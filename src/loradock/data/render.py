@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from loradock.data import chat_template, tool_text
+from loradock.data import call_syntax, chat_template, tool_text
 from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
@@ -21,7 +21,9 @@ from loradock.data.turns import Turn, TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 ToolsAs = Literal["keep", "text"]
-Reasoning = Literal["as_template", "drop"]
+Reasoning = Literal["as_template", "all_turns", "drop"]
+THOUGHT_END = "</think>"
+"""Of a thought that stands in the text of an answer."""
 PROBE = (Message("user", "a"), Message("assistant", "b"))
 ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
@@ -87,6 +89,46 @@ class Renderer:
         remarks = (Remark(TOOLS),) if self._writes_tools(sample) else ()
         return replace(rendering, remarks=(*rendering.remarks, *remarks)) if remarks else rendering
 
+    def documents(self, sample: Sample) -> list[Rendering]:
+        """What a row becomes, at least one: several where each thought is to be learned and the template cuts some.
+
+        Then each is the row up to an answer whose thought stands in it, and learns those answers whose thought no
+        longer document has. RowError as `__call__`.
+        """
+        if self._reasoning != "all_turns" or self._loss not in ("auto", "assistant"):
+            return [self(sample)]
+        if not isinstance(sample, Conversation) or not any(map(_has_thought, sample.messages)):
+            return [self(sample)]
+        talk = self._as_configured(sample)
+        turns = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
+        remaining = self._learned([index for index in turns if talk.messages[index].is_learned], given=talk.given)
+        renderings: list[Rendering] = []
+        stop = len(talk.messages)
+        while remaining:
+            beginning = replace(talk, messages=talk.messages[:stop])
+            cut = [index for index in self._cut(beginning, remaining) if index != stop - 1]
+            if learned := [index for index in remaining if index not in cut]:
+                renderings.append(self._learning(beginning, learned))
+            remaining, stop = cut, max(cut, default=0) + 1
+        return renderings[::-1] or [self(sample)]
+
+    def _cut(self, talk: Conversation, turns: Sequence[int]) -> list[int]:
+        """Those of the turns whose thought the template leaves out of this conversation."""
+        if talk.is_structured:
+            dropped = self._structured.dropped(talk)
+            return [index for index in turns if index in dropped]
+        text, _ = self._render(talk.messages)
+        return [index for index in turns if talk.messages[index].content.strip() not in text]
+
+    def _learning(self, talk: Conversation, learned: Sequence[int]) -> Rendering:
+        """The conversation, of whose answers these are learned; what is changed of others' is not reported."""
+        messages = [replace(message, is_learned=index in learned) for index, message in enumerate(talk.messages)]
+        rendering = self(replace(talk, messages=tuple(messages)))
+        contents = [turn.content.strip() for turn in messages if turn.role != "assistant" or turn.is_learned]
+        if all(content in rendering.text for content in contents):
+            return replace(rendering, remarks=tuple(remark for remark in rendering.remarks if remark.name != ALTERED))
+        return rendering
+
     def prompt(self, messages: Sequence[Message], *, tools: Sequence[dict[str, Any]] = ()) -> Rendering:
         """A conversation up to where the assistant is to speak, as it stands in a row; RowError as for one."""
         talk = self._as_configured(Conversation(tuple(messages), tools=tuple(tools)))
@@ -113,6 +155,19 @@ class Renderer:
             return ""
         _, end = rendering.spans[-1]
         return self._ends.last_in(rendering.text[:end])
+
+    @cached_property
+    def end_of_call(self) -> str:
+        """The special token that a turn of calls is learned to end with; "" where there is none."""
+        if self._tools == "text" or "tool" not in self._template.text:
+            return ""
+        return call_syntax.end_of(self.learned_text, self._ends.last_in)
+
+    def learned_text(self, talk: Conversation) -> str:
+        """What is learned of the last turn of a conversation; RowError as for a row."""
+        rendering = self(talk)
+        first, last = rendering.spans[-1]
+        return rendering.text[first:last]
 
     def _with_one_end(self, messages: Sequence[Message]) -> tuple[Sequence[Message], list[Remark]]:
         """The messages, answers without the end that they bring themselves: the template writes one."""
@@ -156,7 +211,7 @@ class Renderer:
         dropped = self._structured.dropped(talk)
         found = self._structured.turns(talk, text, learned=learned, dropped=dropped)
         special = self._special_of_structure(talk, text)
-        remarks += [Remark(CUT)] if dropped else []
+        remarks += [Remark(CUT)] if set(dropped) & set(learned) else []
         remarks += self._remarks(text, messages=messages, found=found)
         text, spans = self._ends.close(text, turns=found)
         if self._loss == "all":
@@ -328,3 +383,7 @@ class Renderer:
             text += self._eos_token
             spans[-1] = (start, len(text))
         return text, tuple(spans)
+
+
+def _has_thought(message: Message) -> bool:
+    return bool(message.thought) or (message.role == "assistant" and THOUGHT_END in message.content)

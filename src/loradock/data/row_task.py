@@ -1,4 +1,7 @@
-"""Rows -> text to learn as tokens and masks, one document a row: with which template, and what is told of it."""
+"""Rows -> text to learn as tokens and masks: with which template, and what is told of it.
+
+A row is one document; where each thought is learned (`data.reasoning: all_turns`) it may be several.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +27,8 @@ from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ConfigError
 
+LATER = 1
+"""What a document of a row is, after its FIRST."""
 NOTHING_LEARNED = "this row has no supervised token: the answer is empty under the chat template"
 
 
@@ -83,6 +88,8 @@ class Task:
         """See `Work`."""
         yield from remarks.of_template(self.template, vocabulary=self.spec.backend)
         yield from remarks.of_special_texts(manifest["special_texts"], special_tokens=self.special_tokens)
+        if manifest["samples"] < manifest["rows"]:
+            yield f"{manifest['samples']:,} rows became {manifest['rows']:,} documents (data.reasoning all_turns)"
         counts = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
         about = {"rows": manifest["rows"], "sources": sources, "template": self.template}
         if self.tools == "text" and not counts[Remark(remarks.TOOLS)]:
@@ -144,25 +151,29 @@ class ChunkPreparer:
         ranges: list[tuple[int, int]] = []
         special: Counter[str] = Counter()
         remarks: Counter[Remark] = Counter()
+        roles: list[int] = []
         conversations = 0
         for line, sample in rows:
             try:
-                rendering = self._render(sample)
-                row_ids, row_ranges = self._encode(rendering)
+                documents = [(rendering, *self._encode(rendering)) for rendering in self._render.documents(sample)]
             except RowError as error:
                 refused.append((line, str(error)))
                 continue
-            if not row_ranges:
+            if not all(row_ranges for _, _, row_ranges in documents):
                 refused.append((line, NOTHING_LEARNED))
                 continue
-            conversations += isinstance(sample, Conversation)
-            remarks.update(rendering.remarks)
-            special.update(rendering.text[first:last] for first, last in rendering.special_texts)
-            ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
-            ids += row_ids
-            lengths.append(len(row_ids))
-            lines.append(0 if line is None else line)
-        made = _chunk(ids, ranges=ranges, lengths=lengths, lines=lines, conversations=conversations, special=special)
+            conversations += isinstance(sample, Conversation) * len(documents)
+            roles += [FIRST] + [LATER] * (len(documents) - 1)
+            for rendering, row_ids, row_ranges in documents:
+                remarks.update(rendering.remarks)
+                special.update(rendering.text[first:last] for first, last in rendering.special_texts)
+                ranges += [(len(ids) + first, len(ids) + last) for first, last in row_ranges]
+                ids += row_ids
+                lengths.append(len(row_ids))
+                lines.append(0 if line is None else line)
+        made = _chunk(
+            ids, ranges=ranges, lengths=lengths, lines=lines, roles=roles, conversations=conversations, special=special
+        )
         return replace(made, remarks=remarks), refused
 
 
@@ -172,6 +183,7 @@ def _chunk(
     ranges: list[tuple[int, int]],
     lengths: list[int],
     lines: list[int],
+    roles: list[int],
     conversations: int,
     special: Counter[str],
 ) -> Chunk:
@@ -186,7 +198,7 @@ def _chunk(
         lengths=np.array(lengths, dtype=np.int32),
         learned=learned,
         lines=np.array(lines, dtype=np.int64),
-        roles=np.full(len(lengths), FIRST, dtype=np.uint8),
+        roles=np.array(roles, dtype=np.uint8),
         conversations=conversations,
         special_texts=special,
     )

@@ -27,27 +27,29 @@ ONE_ROW = "--set data.validation=0, or a separate file: one row cannot be held o
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
 
-def split(prepared: Prepared, *, validation: float, seed: int, rows: Int64 | None = None) -> tuple[Int64, Int64]:
-    """(train rows, validation rows), ascending: a share below 1 or a number of rows, from each source in proportion.
+def split(prepared: Prepared, *, validation: float, seed: int, samples: Int64 | None = None) -> tuple[Int64, Int64]:
+    """(training samples, validation samples), ascending: a share below 1 or a number, from each source in proportion.
 
-    `rows` (ascending): those that there are to divide, else all. Raises ConfigError where one side would be empty.
+    A sample is a row, whose documents stay together (`prepared.firsts`). `samples` (ascending): those that there are to
+    divide, else all. Raises ConfigError where one side would be empty.
     """
-    rows = np.arange(prepared.rows, dtype=np.int64) if rows is None else rows
+    firsts = prepared.firsts
+    samples = np.arange(len(firsts), dtype=np.int64) if samples is None else samples
     if validation <= 0:
-        return rows, np.zeros(0, dtype=np.int64)
-    wanted = max(1, round(validation * len(rows))) if validation < 1 else round(validation)
-    if wanted >= len(rows):
+        return samples, np.zeros(0, dtype=np.int64)
+    wanted = max(1, round(validation * len(samples))) if validation < 1 else round(validation)
+    if wanted >= len(samples):
         raise ConfigError(
-            f"data.validation: {validation:g} asks for {wanted} of {len(rows)} rows, which leaves none to train on",
-            hint="--set data.validation=0.1, or a separate file" if len(rows) > 1 else ONE_ROW,
+            f"data.validation: {validation:g} asks for {wanted} of {len(samples)} rows, which leaves none to train on",
+            hint="--set data.validation=0.1, or a separate file" if len(samples) > 1 else ONE_ROW,
         )
-    is_held_out = np.zeros(len(rows), dtype=np.bool_)
-    starts = np.searchsorted(rows, [source.start for source in prepared.sources]).tolist()
-    sizes = [stop - start for start, stop in pairwise([*starts, len(rows)])]
+    is_held_out = np.zeros(len(samples), dtype=np.bool_)
+    starts = np.searchsorted(firsts[samples], [source.start for source in prepared.sources]).tolist()
+    sizes = [stop - start for start, stop in pairwise([*starts, len(samples)])]
     for index, (start, size, count) in enumerate(zip(starts, sizes, _proportional(sizes, wanted), strict=True)):
         rng = np.random.default_rng([seed, _SPLIT, index])
         is_held_out[start + rng.permutation(size)[:count]] = True
-    return rows[~is_held_out], rows[is_held_out]
+    return samples[~is_held_out], samples[is_held_out]
 
 
 def _proportional(sizes: list[int], wanted: int) -> list[int]:

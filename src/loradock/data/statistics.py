@@ -34,6 +34,17 @@ LENGTHS = (256, 512, 1024, 2048)
 USUAL_MICRO_BATCH = 8
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The rows of the sources, of which each may be several documents: where each came from."""
+
+    prepared: Prepared
+
+    def place(self, index: int) -> str:
+        """`file:line` of a row."""
+        return self.prepared.place(int(self.prepared.firsts[index]))
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceCount:
     """One source: an epoch sees each of its rows `weight` times, but for those held out.
@@ -109,7 +120,7 @@ def measure(
     wanted = {*(usual(model.context_length) if lengths is None else lengths), *marked}
     reckoned = [truncation.at(length) for length in sorted(wanted)]
     texts, prints = read_texts(config.data.sources, prepared, progress=progress)
-    selection = corpus.selection.samples
+    selection = prepared.documents_of(corpus.selection.samples)
     sources = tuple(count(prepared, index, used=rows, selection=selection) for index in range(len(prepared.sources)))
     full, learned = part.fitted.lengths, part.fitted.learned
     rows_of_format = Counter[str]()
@@ -137,9 +148,9 @@ def measure(
         histogram=histogram(full),
         lengths=tuple(reckoned),
         suspicions=(
-            *texts.suspicions(prepared),
+            *texts.suspicions(Samples(prepared)),
             *of_tokens(part, config=config, max_length=max_length),
-            *duplicates.within(prints, prepared),
+            *duplicates.within(prints, Samples(prepared)),
             *leaks(corpus, prints),
         ),
         special_texts=prepared.special_texts,
@@ -196,10 +207,11 @@ def read_texts(
     Rows that the preparation left out as bad are left out here too, by their lines.
     """
     texts, prints = Texts(), Fingerprints()
+    firsts = prepared.firsts
     skipped = 0
     for index, source in enumerate(sources):
         for line, sample in samples(source, index=index):
-            is_next = texts.rows < prepared.rows and int(prepared.lines[texts.rows]) == (line or 0)
+            is_next = texts.rows < len(firsts) and int(prepared.lines[firsts[texts.rows]]) == (line or 0)
             if isinstance(sample, Problem) or not is_next:
                 skipped += 1
                 if skipped > prepared.skipped_rows:
@@ -209,7 +221,7 @@ def read_texts(
             prints.add(sample)
             if progress and texts.rows % 1000 == 0:
                 progress(texts.rows)
-    if texts.rows != prepared.rows:
+    if texts.rows != len(firsts):
         raise changed(", ".join(source.path for source in sources))
     return texts, prints
 
@@ -236,5 +248,6 @@ def leaks(corpus: RowSamples, prints: Fingerprints) -> list[Suspicion]:
     judged, theirs = corpus.validation.prepared, prints
     if corpus.config.data.validation_files:
         _, theirs = read_texts(held_out(corpus.config.data), judged)
-    rows = (corpus.train.fitted.rows, corpus.validation.fitted.rows)
-    return duplicates.between(prints, theirs, rows=rows, prepared=(corpus.train.prepared, judged))
+    trained = corpus.train.prepared
+    rows = (trained.samples_of(corpus.train.fitted.rows), judged.samples_of(corpus.validation.fitted.rows))
+    return duplicates.between(prints, theirs, rows=rows, prepared=(Samples(trained), Samples(judged)))

@@ -14,11 +14,11 @@ from itertools import product
 from typing import Any, Literal
 
 from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
+from loradock.data.turn_places import MARK, TurnPlaces, Unlocated, mark_of
 from loradock.data.turns import Turn, TurnEnds
 
 Render = Callable[[Sequence[Mapping[str, Any]], Sequence[Mapping[str, Any]], bool], str]
 """Messages as a template takes them, definitions, and whether it is a prompt -> text; RowError where it is refused."""
-MARK = "\ue002mark\ue003"
 AS_TEXT = "--set data.tools=text writes definitions, calls and results as text"
 KEYS = ("reasoning_content", "thinking", "reasoning")
 """What templates call a thought."""
@@ -64,6 +64,8 @@ class Structured:
         has_calls = bool(talk.tools) or any(message.calls for message in talk.messages)
         if has_calls and any(message.role == "tool" for message in talk.messages) and not self._writes_results:
             raise RowError(f"the chat template ({self._name}) writes no results of tools; {AS_TEXT}")
+        if any(len(message.calls) > 1 for message in talk.messages) and not self._writes_several:
+            raise RowError(f"the chat template ({self._name}) writes one call of a turn alone; {AS_TEXT}")
         try:
             return self._rendered(talk, form, is_prompt)
         except RowError as error:
@@ -73,77 +75,38 @@ class Structured:
 
     def dropped(self, talk: Conversation) -> list[int]:
         """The turns whose thought the template leaves out."""
-        found: list[int] = []
-        for index, message in enumerate(talk.messages):
-            if message.thought and MARK not in self._with(talk, index, replace(message, thought=MARK)):
-                found.append(index)
-        return found
+        thinking = [index for index, message in enumerate(talk.messages) if message.thought]
+        if not thinking:
+            return []
+        marked = tuple(
+            replace(each, thought=mark_of(index)) if index in thinking else each
+            for index, each in enumerate(talk.messages)
+        )
+        text = self.rendered(replace(talk, messages=marked))
+        return [index for index in thinking if mark_of(index) not in text]
 
     def turns(self, talk: Conversation, text: str, *, learned: Sequence[int], dropped: Sequence[int]) -> list[Turn]:
         """Where the learned turns stand in the text of the conversation, from their generation prompts on."""
-        seen = tuple(
-            replace(each, thought="") if index in dropped else each for index, each in enumerate(talk.messages)
-        )
-        return [self._turn(talk, text, index, seen) for index in learned]
-
-    def _turn(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> Turn:
-        start, opener, unfollowed = self._start(talk, text, index, seen)
-        end = self._end(talk, text, index, seen)
-        if end is None or end < start:
-            raise self._unlocated()
-        return Turn(start, end, self._limit(talk, text, index, end), opener, unfollowed=unfollowed)
-
-    def _limit(self, talk: Conversation, text: str, index: int, end: int) -> int:
-        """Where the content behind a turn begins, or the text ends; `end` where that is not known."""
-        if index == len(talk.messages) - 1:
-            return len(text)
-        behind = self._with(talk, index + 1, replace(talk.messages[index + 1], content=MARK)).partition(MARK)[0]
-        return len(behind) if text.startswith(behind) and len(behind) >= end else end
-
-    def _start(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> tuple[int, str, str]:
-        """Where the generation prompt of a turn ends, the special token of its header, and what is not followed."""
-        if not index:
-            raise self._unlocated()
-        history = replace(talk, messages=seen[:index])
-        before, told = self.rendered(history, is_prompt=True), self.rendered(history)
-        opener = self._ends.first_in(before[len(told) :]) if before.startswith(told) else ""
-        if text.startswith(before):
-            return len(before), opener, ""
-        if text.startswith(told) and before.startswith(told):
-            shared = len(told) + _shared(text[len(told) :], before[len(told) :])
-            return shared, opener, before[shared:]
-        raise self._unlocated()
-
-    def _end(self, talk: Conversation, text: str, index: int, seen: tuple[Message, ...]) -> int | None:
-        """Where what a turn says ends: what stands behind it stands behind any other answer in its place, too."""
-        message = talk.messages[index]
+        cut = tuple(replace(each, thought="") if index in dropped else each for index, each in enumerate(talk.messages))
+        places = TurnPlaces(self.rendered, talk, text, without_cut=replace(talk, messages=cut), ends=self._ends)
         try:
-            other = self._with(talk, index, Message("assistant", MARK, message.is_learned))
-        except RowError:
-            other = ""
-        _, mark, behind = other.rpartition(MARK)
-        if mark and text.endswith(behind):
-            return len(text) - len(behind)
-        upto = self.rendered(replace(talk, messages=seen[: index + 1])).rstrip()
-        if not text.startswith(upto):
-            return None
-        is_last = index == len(talk.messages) - 1
-        return len(upto.removesuffix(self._ends.last_in(upto))) if is_last else len(upto)
-
-    def _with(self, talk: Conversation, index: int, message: Message) -> str:
-        return self.rendered(replace(talk, messages=(*talk.messages[:index], message, *talk.messages[index + 1 :])))
-
-    def _unlocated(self) -> RowError:
-        return RowError(
-            f"template {self._name}: cannot locate the assistant's turns in the rendered conversation with tools or "
-            f"thoughts; {AS_TEXT}, --set data.reasoning=drop leaves thoughts out"
-        )
+            return [places.turn(index) for index in learned]
+        except Unlocated as error:
+            raise RowError(
+                f"template {self._name}: cannot locate the assistant's turns in the rendered conversation with tools "
+                f"or thoughts; {AS_TEXT}, --set data.reasoning=drop leaves thoughts out"
+            ) from error
 
     @cached_property
     def _form(self) -> CallForm:
-        """The first form in which a probe's call is written whole; RowError where none is."""
+        """The first form in which a probe's call is written whole; RowError where none is.
+
+        Python's own spelling of nested values (LFM2) counts where no form gives another.
+        """
         refusals: list[str] = []
-        forms = [form for form in FORMS if self._keeps_call(form, refusals)]
+        written = [self._written_call(form, refusals) for form in FORMS]
+        forms = [form for form, as_what in zip(FORMS, written, strict=True) if as_what == "values"]
+        forms += [form for form, as_what in zip(FORMS, written, strict=True) if as_what == "python"]
         if not forms:
             why = (
                 f"refuses calls of tools: {refusals[-1]}" if len(refusals) == len(FORMS) else "writes no calls of tools"
@@ -151,25 +114,34 @@ class Structured:
             raise RowError(f"the chat template ({self._name}) {why}; {AS_TEXT}")
         return forms[0]
 
-    def _keeps_call(self, form: CallForm, refusals: list[str]) -> bool:
-        """Whether the call of a probe stands in its text: as JSON, or each name and value of it."""
+    def _written_call(self, form: CallForm, refusals: list[str]) -> Literal["values", "python"] | None:
+        """How the call of a probe stands in its text: as JSON, or each name and value of it; None where not whole."""
         call = ToolCall("qtool", ARGUMENTS)
         turns = (Message("user", "a"), Message("assistant", "", calls=(call,)), Message("tool", "b"))
         talk = Conversation((*turns, Message("assistant", "c")), tools=(DEFINED,))
         try:
             text = self._rendered(talk, form, False).partition(MARK)[0]
-            bare = self._rendered(
-                replace(talk, messages=(turns[0], Message("assistant", "d"), *talk.messages[2:])), form, False
-            )
+            bare = self._rendered(replace(talk, messages=(turns[0], Message("assistant", "d"))), form, False)
         except RowError as error:
             refusals.append(str(error))
-            return False
+            return None
         if text.count("qtool") <= bare.count("qtool"):
-            return False
+            return None
         if any(value == ARGUMENTS for value in _objects(text)):
+            return "values"
+        if '\\"q' in text or not all(name in text for name in ("qvalue", "qlist", "qdeep")):
+            return None
+        return "python" if "'qdeep'" in text else "values"
+
+    @cached_property
+    def _writes_several(self) -> bool:
+        """Whether no call of a turn is left out where it has two; a refusal says so itself."""
+        calls = (ToolCall("qtool", ARGUMENTS), ToolCall("qother", ARGUMENTS))
+        try:
+            talk = Conversation((Message("user", "a"), Message("assistant", "", calls=calls)))
+            return "qother" in self._rendered(talk, self._form, False)
+        except RowError:
             return True
-        is_written = all(f"{name}" in text for name in ("qvalue", "qlist", "qdeep"))
-        return is_written and '\\"q' not in text and "'qdeep'" not in text
 
     @cached_property
     def _writes_definitions(self) -> bool:
@@ -199,7 +171,8 @@ class Structured:
             return False
 
     def _rendered(self, talk: Conversation, form: CallForm, is_prompt: bool) -> str:
-        messages = with_ids(talk.messages) if form.has_ids else talk.messages
+        messages = with_names(talk.messages)
+        messages = with_ids(messages) if form.has_ids else messages
         keys = KEYS if any(each.thought for each in messages) and self._has_thoughts else ()
         return self._render_given([_as_given(each, form, keys=keys) for each in messages], talk.tools, is_prompt)
 
@@ -224,6 +197,22 @@ def _call_given(call: ToolCall, form: CallForm) -> dict[str, Any]:
     arguments = call.arguments if form.arguments == "object" else json.dumps(call.arguments, ensure_ascii=False)
     given = {"type": "function", "function": {"name": call.name, "arguments": arguments}}
     return {"id": call.call_id, **given} if call.call_id else given
+
+
+def with_names(messages: Sequence[Message]) -> tuple[Message, ...]:
+    """The messages, each result with the name of its tool: the call's of its id, else of the next that has none yet."""
+    completed: list[Message] = []
+    open_calls: list[ToolCall] = []
+    for message in messages:
+        open_calls = [*message.calls] or open_calls
+        if message.role == "tool":
+            of_result = [call for call in open_calls if message.call_id in ("", call.call_id)][:1]
+            open_calls = [call for call in open_calls if call not in of_result]
+            name = message.tool_name or next((call.name for call in of_result), "")
+            completed.append(replace(message, tool_name=name))
+        else:
+            completed.append(message)
+    return tuple(completed)
 
 
 def with_ids(messages: Sequence[Message]) -> tuple[Message, ...]:
@@ -256,7 +245,3 @@ def _objects(text: str) -> list[object]:
             except ValueError:
                 continue
     return found
-
-
-def _shared(one: str, other: str) -> int:
-    return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))

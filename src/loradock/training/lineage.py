@@ -44,7 +44,7 @@ class Lineage(Section):
     base_weights: str | None = None
     readings: tuple[Reading, ...] = ()
     tools: Literal["keep", "text"] = "keep"
-    reasoning: Literal["as_template", "drop"] = "as_template"
+    reasoning: Literal["as_template", "all_turns", "drop"] = "as_template"
     template_arguments: dict[str, bool | int | float | str] = Field(default_factory=dict[str, bool | int | float | str])
 
     @classmethod

@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loradock.data.lengths import Histogram, Spread
+from loradock.data.pair_statistics import SourceOfPairs
 from loradock.data.samples.rows import LEARNED
 from loradock.data.statistics import SourceCount, Statistics
 from loradock.data.suspicion import Suspicion
@@ -83,7 +84,7 @@ SHOWN_COLUMNS = 50
 """A table that is drawn costs its cells some milliseconds each."""
 
 
-def unused_columns(sources: Sequence[SourceCount | TextSource]) -> Iterator[RenderableType]:
+def unused_columns(sources: Sequence[SourceCount | TextSource | SourceOfPairs]) -> Iterator[RenderableType]:
     """A line a column that the format takes no notice of; nothing where all are used."""
     grid = table("\ncolumns not used", "column", "of", "filled", "such as")
     for index in (1, 3):

@@ -32,6 +32,8 @@ TEMPLATES = {
     "default": None,
 }
 INFO = "dataset_info.json"
+TOOL_COLUMNS = ("tools", "functions")
+"""Columns of definitions that rows are read with."""
 COLUMNS = {
     "alpaca": {
         "prompt": "instruction",
@@ -81,6 +83,8 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
     is_openai = formatting in ("openai", "sharegpt") and (tags.get("role_tag") == "role" or formatting == "openai")
     names = {"messages": "messages", "system": "system"} if is_openai else COLUMNS.get(formatting, {})
     fields = {names[role]: column for role, column in columns.items() if names.get(role) not in (None, column)}
+    if (tools := columns.pop("tools", "tools")) not in TOOL_COLUMNS:
+        translation.leave(f"{origin}: columns", f"tools: definitions are read from a column `tools`: rename {tools}")
     if other := sorted(role for role in columns if role not in (*names, *(RANKED if entry.get("ranking") else ()))):
         translation.leave(f"{origin}: columns", f"{', '.join(other)}: only text is learned")
     if entry.get("ranking"):

@@ -131,13 +131,12 @@ TOOL = Tool(
     | words(
         "model_type model_author model_name quant_method attn_impl load_from_cache_file "
         "create_checkpoint_symlink acc_strategy lazy_tokenize strict check_model add_version "
-        "gradient_checkpointing_kwargs template"
+        "template"
     ),
     lacking=trainer.LACKING
     | {
         "system": "each row has its own, in a column `system` or a first turn",
         "freeze_vit": "only the language model is trained",
         "freeze_aligner": "only the language model is trained",
-        "deepspeed": "write train.parallel",
     },
 )

@@ -102,8 +102,7 @@ TOOL = Tool(
         "max_length": 1024,
         "lora_target_modules": "all-linear",
     },
-    needless=trainer.NEEDLESS
-    | words("attn_implementation use_liger_kernel packing_strategy pad_to_multiple_of lora_task_type"),
+    needless=trainer.NEEDLESS | words("attn_implementation packing_strategy pad_to_multiple_of lora_task_type"),
     lacking=trainer.LACKING
     | {
         "dataset_test_split": "data.validation takes a share of the rows or a file: --set data.validation=0.05",

@@ -118,9 +118,10 @@ class DataConfig(Section):
         description="Definitions, calls and results of tools: given to the chat template (keep), or written as text "
         "for a template that knows none.",
     )
-    reasoning: Literal["as_template", "drop"] = Field(
+    reasoning: Literal["as_template", "all_turns", "drop"] = Field(
         default="as_template",
-        description="Thoughts of the assistant (reasoning_content): as the template writes them, or left out (drop).",
+        description="Thoughts of the assistant (reasoning_content): as the template writes them (as_template); each of "
+        "them, in a document of its own where the template cuts it later (all_turns); or left out (drop).",
     )
     template_arguments: dict[str, bool | int | float | str] = Field(
         default_factory=dict[str, bool | int | float | str],

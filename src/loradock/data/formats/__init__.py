@@ -80,9 +80,13 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
 
 
 def shown_for(row: Row) -> list[Format]:
-    """The formats that a message speaks of: rows to answer first, others where the row has a column of theirs alone."""
+    """The formats that a message speaks of: rows to answer first (those seldom met last of them).
+
+    Others where the row has a column of theirs alone.
+    """
     columns = {plainly(column) for column in row}
     plain = [format for format in FORMATS if format.kind == "rows"]
+    plain.sort(key=lambda format: format.name in formats.SELDOM)
     own = {format.kind: set[str]() for format in FORMATS if format.kind != "rows"}
     for format in FORMATS:
         if format.kind in own:

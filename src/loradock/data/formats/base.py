@@ -56,6 +56,11 @@ class ToolCall:
     arguments: dict[str, Any]
     call_id: str = ""
 
+    @property
+    def shown(self) -> str:
+        """As people read it."""
+        return f"{self.name}({json.dumps(self.arguments, ensure_ascii=False)})"
+
 
 @dataclass(frozen=True, slots=True)
 class Message:
@@ -81,7 +86,7 @@ class Message:
     @property
     def said(self) -> str:
         """All that it says as one text: thought, content and calls."""
-        calls = [f"{call.name}({json.dumps(call.arguments, ensure_ascii=False)})" for call in self.calls]
+        calls = [call.shown for call in self.calls]
         return "\n".join(filter(None, (self.thought, self.content, *calls))) if self.is_structured else self.content
 
 
@@ -165,7 +170,7 @@ class Format:
     `fields` are the names that `convert` reads (each can be mapped to another column by the config); those in
     `required` must be present. `convert` gets a row whose columns are already renamed to `fields`. `kind`: what its
     rows become. Where rows may be answered, too (`generate`, `evaluate`), `answer` is the field that training learns,
-    or `turns` the field whose last turns are.
+    or `turns` the field whose last turns are; `stand_in` is what stands for an answer that is not known yet.
     """
 
     name: str
@@ -176,6 +181,7 @@ class Format:
     kind: SampleKind = "rows"
     answer: str | None = None
     turns: str | None = None
+    stand_in: Any = "-"
 
     @property
     def optional(self) -> tuple[str, ...]:

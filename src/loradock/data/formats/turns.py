@@ -46,6 +46,8 @@ ROLES: dict[str, Role] = {
 CALLING = ("function_call", "tool_call")
 """Turns whose text is calls, as JSON."""
 CALLS = ("tool_calls", "function_call")
+SPOKEN = ("system", "user", "human", "assistant", "gpt", "bot")
+"""Names of roles that may be keys of a question with its answer, in the order of speaking."""
 RESULTS = ("name", "tool_call_id")
 """What a tool's turn says beside its text."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
@@ -61,7 +63,18 @@ def messages_of(value: Any, where: str) -> tuple[Message, ...]:
         parsed = RowsChange(column=where, jq=".COLUMN |= fromjson", method=method)
         change = parsed if isinstance(value, str) and _is_json_list(value) else None
         raise Misfit(f"{where} is {type_of(value)}, not a list of turns", change=change)
-    return merged([_message(turn, f"{where}[{number}]") for number, turn in enumerate(value)])
+    return merged([_message(turn, f"{where}[{number}]") for number, turn in enumerate(spoken(value))])
+
+
+def spoken(turns: list[Any]) -> list[Any]:
+    """The turns; a question with its answer, by the names of roles ({"human": ..., "assistant": ...}), is two."""
+    single_turns: list[Any] = []
+    for turn in turns:
+        if is_object(turn) and turn and set(turn) <= {*SPOKEN}:
+            single_turns += [{"role": name, "content": turn[name]} for name in SPOKEN if says_something(turn.get(name))]
+        else:
+            single_turns.append(turn)
+    return single_turns
 
 
 def _is_json_list(text: str) -> bool:

@@ -19,6 +19,8 @@ FORMAT = Format(
     fields=("query", "tools", "answers"),
     required=("query", "tools", "answers"),
     convert=_convert,
+    answer="answers",
+    stand_in=[{"name": "-"}],
     example='{"query": "Rain in Oslo?", "tools": "[{\\"name\\": \\"rain\\", \\"parameters\\": {}}]", '
     '"answers": "[{\\"name\\": \\"rain\\", \\"arguments\\": {\\"city\\": \\"Oslo\\"}}]"}',
 )

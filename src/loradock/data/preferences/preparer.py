@@ -26,7 +26,10 @@ class PreferenceTask(Task):
     @classmethod
     def of(cls, data: DataConfig, spec: TokenizerSpec) -> PreferenceTask:
         """See `Task.of`; both answers are masked alike, and their prompt never learned."""
-        return cls(**vars(Task.of(data.model_copy(update={"loss": "auto"}), spec)))
+        changes = {"loss": "auto"}
+        if data.reasoning == "all_turns":  # a pair is two documents, and stays so
+            changes["reasoning"] = "as_template"
+        return cls(**vars(Task.of(data.model_copy(update=changes), spec)))
 
     @property
     def identity(self) -> dict[str, Any]:

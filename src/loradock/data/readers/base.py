@@ -59,6 +59,18 @@ class Mendable(str):
         return made
 
 
+class Hinted(str):
+    """A problem of a file, with the option that reads it in another way as `hint`."""
+
+    hint: str
+
+    def __new__(cls, what: str, *, hint: str) -> Self:
+        """As text, it is `what` alone."""
+        problem = super().__new__(cls, what)
+        problem.hint = hint
+        return problem
+
+
 class Damaged(Exception):
     """A stream that cannot be read further: compressed and cut short, corrupt or swelling; or blank without an end."""
 

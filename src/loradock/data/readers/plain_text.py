@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from typing import BinaryIO
 
-from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
+from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Hinted, Reader, Record, not_utf8
 
-SMALLER = "--set data.text=paragraph or line makes it several documents, or cut it into files"
+SMALLER = "--set data.text=paragraph"
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
@@ -58,7 +58,8 @@ def _file(stream: BinaryIO) -> Generator[Record, None, None]:
     """All of it, without the white space at its end: the end that is learned follows the text."""
     raw = stream.read(MAX_ROW_BYTES + 1)
     if len(raw) > MAX_ROW_BYTES:
-        yield Record(1, None, f"as one document the file is longer than {MAX_ROW_BYTES // 2**20} MiB ({SMALLER})")
+        what = f"as one document the file is longer than {MAX_ROW_BYTES // 2**20} MiB"
+        yield Record(1, None, Hinted(what, hint=SMALLER))
         return
     try:
         text = raw.decode("utf-8-sig")

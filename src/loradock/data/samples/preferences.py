@@ -14,7 +14,7 @@ from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import preference
-from loradock.data.preferences.pairs import A_PAIR, FittedPairs, by_pair
+from loradock.data.preferences.pairs import A_PAIR, FittedPairs
 from loradock.data.preferences.preparer import PreferenceTask
 from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
 from loradock.data.prepared import Prepared
@@ -71,8 +71,7 @@ class PreferenceSamples(SampleSet):
             chosen, judged = selection.samples, (apart, selected(apart, data).samples)
         else:
             assert isinstance(data.validation, int | float)
-            pairs = by_pair(trained)
-            chosen, held_out = split(pairs, validation=data.validation, seed=data.seed, rows=selection.samples)
+            chosen, held_out = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
             judged = (trained, held_out) if len(held_out) else None
         limit = preparing.max_length
         if not isinstance(limit, int):

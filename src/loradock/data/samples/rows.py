@@ -74,10 +74,12 @@ class RowSamples(SampleSet):
         trained, apart = preparing.with_held_out(data, Task.of)
         selection = selected(trained, data, deduplicate=data.deduplicate)
         if apart:
-            chosen, judged = selection.samples, (apart, selected(apart, data).samples)
+            chosen = trained.documents_of(selection.samples)
+            judged = (apart, apart.documents_of(selected(apart, data).samples))
         else:
             assert isinstance(data.validation, int | float)
-            chosen, held_out = split(trained, validation=data.validation, seed=data.seed, rows=selection.samples)
+            samples = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
+            chosen, held_out = (trained.documents_of(each) for each in samples)
             judged = (trained, held_out) if len(held_out) else None
         limit = preparing.max_length
         if not isinstance(limit, int):

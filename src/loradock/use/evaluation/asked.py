@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.config.sections.data import Reading
-from loradock.errors import InputMissing, UsageError
+from loradock.data.formats.base import RowError
+from loradock.errors import InputMissing, ModelError, UsageError
 from loradock.use.evaluation import tasks
-from loradock.use.evaluation.items import Items, of_data
-from loradock.use.evaluation.methods import Choice, Generate, LlmAdapters, Loss, Method
+from loradock.use.evaluation.items import Item, Items, of_data
+from loradock.use.evaluation.methods import Calls, Choice, Generate, LlmAdapters, Loss, Method
 from loradock.use.evaluation.tasks.base import Task
 from loradock.use.evaluation.text_metrics import METRICS, exact
 from loradock.use.inference.opener import Opened
@@ -20,7 +21,11 @@ from loradock.use.inference.opener import Opened
 TASK_TOKENS, DATA_TOKENS, MORE_TOKENS = 32, 256, 8
 """The longest answer of a task, which is a word; of rows of one's own; and beyond the longest right one of `exact`."""
 ACCURACY = "accuracy"
-NEEDS: dict[str, Literal["candidates", "prompts", "rows"]] = {"choice": "candidates", "loss": "rows"}
+NEEDS: dict[str, Literal["candidates", "prompts", "rows", "calls"]] = {
+    "choice": "candidates",
+    "loss": "rows",
+    "calls": "calls",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,12 +115,39 @@ def _data(file: Path, options: Options, readings: Sequence[Reading]) -> Wanted:
         return Wanted(items=items, metric=ACCURACY, method=Choice)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
+    if options.metric == "calls":
+        most = options.max_new_tokens
+        return Wanted(items=items, metric="calls", method=lambda opened: _calls(opened, items, most))
 
     def method(opened: Opened) -> Method:
         most = options.max_new_tokens or (longest(opened, items) if options.metric == "exact" else DATA_TOKENS)
         return Generate(opened, max_new_tokens=most, score=METRICS[options.metric])
 
     return Wanted(items=items, metric=options.metric, method=method)
+
+
+def _calls(opened: Opened, items: Items, most: int | None) -> Calls:
+    """At least what the longest right answer takes: calls may be longer than texts."""
+    if opened.prompts.call_syntax is None:
+        what = f"nothing reads calls of tools in what the chat template ({opened.prompts.template.name}) writes"
+        raise ModelError(
+            what,
+            hint="--metric rouge-l compares the text; loradock train --set data.tools=text learns readable calls",
+        )
+    if most is None:
+        lengths = [_learned_tokens(opened, item) for item in items.items]
+        most = max(DATA_TOKENS, MORE_TOKENS + max(lengths))
+    return Calls(opened, max_new_tokens=most)
+
+
+def _learned_tokens(opened: Opened, item: Item) -> int:
+    """Tokens of the right answer as training learns it; DATA_TOKENS where the row is refused, which is told later."""
+    try:
+        _, learned = opened.prompts.row(item.sample)
+    except RowError:
+        return DATA_TOKENS
+    first, last = learned[-1]
+    return last - first
 
 
 def longest(opened: Opened, items: Items) -> int:

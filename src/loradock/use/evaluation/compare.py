@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loradock.errors import UsageError
 from loradock.use.evaluation.intervals import Difference, detectable, holm, paired_means, paired_shares
@@ -16,13 +16,15 @@ class Comparison:
     """Own minus other. `p_holm`: p adjusted for the number of tasks (Holm).
 
     `disagreement`: share of rows on which one alone is right; `detectable`: the difference that rows and disagreement
-    show with 80 % power. None for scores that are not right or wrong.
+    show with 80 % power. None for scores that are not right or wrong. `names`: the difference of calls whose tools are
+    right, whatever the arguments.
     """
 
     difference: Difference
     p_holm: float
     disagreement: float | None = None
     detectable: float | None = None
+    names: Difference | None = None
 
 
 def compare(
@@ -32,7 +34,7 @@ def compare(
     differences = {name: _difference(metric, own[name], other[name], name=name) for name, metric in metrics.items()}
     adjusted = holm([difference.p for difference in differences.values()])
     return {
-        name: _comparison(difference, len(own[name]), p_holm=p)
+        name: replace(_comparison(difference, len(own[name]), p_holm=p), names=_of_names(own[name], other[name]))
         for (name, difference), p in zip(differences.items(), adjusted, strict=True)
     }
 
@@ -49,6 +51,12 @@ def _difference(metric: str, own: Sequence[Outcome], other: Sequence[Outcome], *
         raise UsageError(what, hint="--metric exact, f1 or rouge-l compares what the models say")
     mean = sum(outcome.tokens or 0 for outcome in own) / len(own)
     return paired_means([outcome.score / mean for outcome in own], [outcome.score / mean for outcome in other])
+
+
+def _of_names(own: Sequence[Outcome], other: Sequence[Outcome]) -> Difference | None:
+    if any(outcome.names is None for outcome in (*own, *other)):
+        return None
+    return paired_shares([outcome.names == 1 for outcome in own], [outcome.names == 1 for outcome in other])
 
 
 def _comparison(difference: Difference, rows: int, *, p_holm: float) -> Comparison:

@@ -12,13 +12,14 @@ from typing import Literal
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Conversation, Message, Pairs, PreferencePair, Sample
+from loradock.data.formats.base import Completion, Conversation, Message, Pairs, PreferencePair, Sample, ToolCall
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
 from loradock.errors import DataError, Problem, shown_place
 
 ANSWER_FORMAT = re.compile(r"Answer format:\s*(\S[^\n]*)\s*$")
+NO_CALL = "no call"
 FEWEST, MOST = 2, 26
 """Answers of a file that can be candidates where no row names its own."""
 
@@ -51,6 +52,11 @@ class Item:
         tools = [self.sample.tools] if isinstance(self.sample, Conversation) and self.sample.tools else []
         parts = [turns, self.answer, self.candidates, self.texts, *tools]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """The calls that are the right answer; empty where it is a text."""
+        return () if isinstance(self.sample, Completion) else self.sample.messages[-1].calls
 
     def saying(self, text: str) -> Conversation | Completion:
         """The row with another answer."""
@@ -90,15 +96,15 @@ def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
 def of_data(
     file: Path,
     *,
-    needs: Literal["candidates", "prompts", "rows"],
+    needs: Literal["candidates", "prompts", "rows", "calls"],
     limit: int | None = None,
     readings: Sequence[Reading] = (),
 ) -> Items:
     """The user's own rows, in any format that training reads; the last turn (or the completion) is the right answer.
 
-    `needs`: a loss takes any `rows`, an answer needs a prompt, a choice its candidates: those that the row's question
-    lists, else all the answers of the file, where those are few. `readings`: how training read its columns. DataError
-    with every row that cannot be read, has no answer or not what is needed.
+    `needs`: a loss takes any `rows`, an answer needs a prompt, `calls` a row with tools, a choice its candidates: those
+    that the row's question lists, else all the answers of the file, where those are few. `readings`: how training read
+    its columns. DataError with every row that cannot be read, has no answer or not what is needed.
     """
     source = read_as(SourceConfig(path=str(file), split=""), readings)
     contents, problems = Contents(), Problems()
@@ -108,11 +114,12 @@ def of_data(
         name, number = place_of(files, contents.starts, line)
         if isinstance(sample, Problem):
             problems.add(replace(sample, hint=None))  # it would name an option of training
-        elif what := _unfit(sample, needs_prompt=needs != "rows"):
+        elif what := _without_calls(sample) if needs == "calls" else _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
             assert not isinstance(sample, Pairs)
-            items.append(_item(sample, row=len(items), place=shown_place(name, number)))
+            item = _item(sample, row=len(items), place=shown_place(name, number))
+            items.append(replace(item, answer=calls_shown(item.calls)) if needs == "calls" else item)
     problems.check(files=files)
     if needs == "candidates":
         items = _with_candidates(items, file=file)
@@ -129,9 +136,25 @@ def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
         is_asked = bool(sample.prompt.strip()) or not needs_prompt
         return None if is_asked else "plain text asks nothing: --metric loss is for such rows"
     last = sample.messages[-1]
+    if last.calls and not last.content.strip():
+        return "the answer is a call of a tool: --metric calls compares those"
     if last.role != "assistant" or not last.content.strip():
         return f"the last turn is of role {last.role}: a row to evaluate on ends with the assistant's answer"
     return None
+
+
+def _without_calls(sample: Sample) -> str | None:
+    """Why a row is none to compare calls on; None where it is one."""
+    if not isinstance(sample, Conversation) or sample.messages[-1].role != "assistant":
+        return "--metric calls is for conversations that end with the assistant's turn"
+    if not sample.tools and not any(message.calls for message in sample.messages):
+        return "the row has neither tools nor calls: --metric exact, f1 or rouge-l compares what is said"
+    return None
+
+
+def calls_shown(calls: Sequence[ToolCall]) -> str:
+    """Calls as people read them, one a line."""
+    return "\n".join(call.shown for call in calls) or NO_CALL
 
 
 def _item(sample: Conversation | Completion | PreferencePair, *, row: int, place: str) -> Item:

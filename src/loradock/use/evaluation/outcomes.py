@@ -16,6 +16,8 @@ class Outcome:
 
     `given`: the answer, empty where none was found. `logprobs`: of each candidate, float. `normalised`: the candidate
     with the highest log-probability per character. `text` was generated, `finish` says how it ended: stop or length.
+    Of calls of tools `names` is 1 where the right ones were called, whatever their arguments, and `unread` says why
+    what was generated is no call that can be read.
     """
 
     row: int
@@ -29,6 +31,8 @@ class Outcome:
     text: str | None = None
     finish: str | None = None
     tokens: int | None = None
+    names: float | None = None
+    unread: str | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """As JSON: what is not known is left out."""

@@ -8,10 +8,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from loradock.use.evaluation.intervals import detectable, mean_interval, ratio_interval, wilson
-from loradock.use.evaluation.items import Item, Items
+from loradock.use.evaluation.items import NO_CALL, Item, Items
 from loradock.use.evaluation.outcomes import Outcome
 
-SHARES = ("accuracy", "exact")
+SHARES = ("accuracy", "exact", "calls")
 """Metrics that are the share of right rows."""
 
 
@@ -32,7 +32,9 @@ class Summary:
     `chance`: accuracy of guessing among the candidates; `majority`: of always giving `majority_answer`, the most
     frequent one; `normalised`: accuracy by log-probability per character; `unanswered`: share of rows without an answer
     in the generated text; `stopped`: share of generated texts that the model ended by itself; `detectable`: the
-    difference to another model that these rows show with 80 % power, where the two disagree on 10 % of them.
+    difference to another model that these rows show with 80 % power, where the two disagree on 10 % of them. Of calls:
+    `names` is the share of rows whose tools are right, whatever the arguments; `uncalled`: share without a call though
+    the right answer is one; `unread`: share with a call that cannot be read, which is wrong.
     """
 
     metric: str
@@ -45,21 +47,28 @@ class Summary:
     stopped: float | None = None
     perplexity: float | None = None
     detectable: float | None = None
+    names: Score | None = None
+    uncalled: float | None = None
+    unread: float | None = None
 
 
 def score_of(metric: str, outcomes: Sequence[Outcome]) -> Score:
     """The score of these rows, at least one."""
     values = [outcome.score for outcome in outcomes]
     if metric in SHARES:
-        right = sum(value == 1 for value in values)
-        low, high = wilson(right, len(values))
-        return Score(rows=len(values), value=right / len(values), low=low, high=high)
+        return _share(values)
     if metric == "loss":
         tokens = [float(outcome.tokens or 0) for outcome in outcomes]
         low, high = ratio_interval(values, tokens)
         return Score(rows=len(values), value=sum(values) / sum(tokens), low=low, high=high)
     low, high = mean_interval(values)
     return Score(rows=len(values), value=sum(values) / len(values), low=low, high=high)
+
+
+def _share(values: Sequence[float | None]) -> Score:
+    right = sum(value == 1 for value in values)
+    low, high = wilson(right, len(values))
+    return Score(rows=len(values), value=right / len(values), low=low, high=high)
 
 
 def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
@@ -69,6 +78,7 @@ def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
     generated = [outcome for outcome in outcomes if outcome.finish]
     has_candidates = all(item.candidates for item in items.items)
     answer, most = _majority(items.items)
+    is_calls = metric == "calls"
     return Summary(
         metric=metric,
         score=score,
@@ -76,10 +86,13 @@ def summary(metric: str, items: Items, outcomes: Sequence[Outcome]) -> Summary:
         majority=most / rows if has_candidates else None,
         majority_answer=answer if has_candidates else None,
         normalised=_normalised(outcomes),
-        unanswered=sum(not outcome.given for outcome in generated) / rows if generated else None,
+        unanswered=sum(not outcome.given for outcome in generated) / rows if generated and not is_calls else None,
         stopped=sum(outcome.finish == "stop" for outcome in generated) / rows if generated else None,
         perplexity=math.exp(min(score.value, 700.0)) if metric == "loss" else None,
         detectable=detectable(rows) if metric in SHARES else None,
+        names=_share([outcome.names for outcome in outcomes]) if is_calls else None,
+        uncalled=sum(outcome.given == NO_CALL != outcome.answer for outcome in outcomes) / rows if is_calls else None,
+        unread=sum(outcome.unread is not None for outcome in outcomes) / rows if is_calls else None,
     )
 
 

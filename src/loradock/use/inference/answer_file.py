@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from loradock.data.formats.base import RowError
+from loradock.data.call_readers import Unread
+from loradock.data.formats.base import Conversation, RowError
 from loradock.data.rows import Rows
 from loradock.errors import UsageError
 from loradock.use.inference.decoding import Request, answers, batches
@@ -33,7 +34,7 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """An answer to give: to which row (from 0) and line, the number of the sample, the seed, and the prompt."""
+    """An answer to give: to which row (from 0) and line, the number of the sample, the seed, the prompt, and tools."""
 
     row: int
     line: int | None
@@ -41,6 +42,7 @@ class Task:
     sample: int
     seed: int
     ids: Sequence[int]
+    tools: Sequence[dict[str, Any]] = ()
 
     @property
     def name(self) -> str:
@@ -97,14 +99,16 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
     rows = Rows(file)
     for place, row in enumerate(rows):
         try:
-            ids = opened.prompts.prompt_of(sample_of(row.values, is_chat=is_chat, readings=readings))
+            row_sample = sample_of(row.values, is_chat=is_chat, readings=readings)
+            ids = opened.prompts.prompt_of(row_sample)
         except RowError as error:
             rows.refuse(row.file, row.line, str(error))
             continue
         key = key_of(row.values, place)
+        tools = row_sample.tools if isinstance(row_sample, Conversation) else ()
         for sample in range(asked.samples):
             seed = seed_of(asked.sampling, row=key, sample=sample)
-            yield Task(row=place, line=row.line, key=key, sample=sample, seed=seed, ids=ids)
+            yield Task(row=place, line=row.line, key=key, sample=sample, seed=seed, ids=ids, tools=tools)
     rows.check()
 
 
@@ -125,9 +129,24 @@ def _answer_window(
         replies = answers(opened, requests, max_new_tokens=asked.max_new_tokens, sampling=asked.sampling)
         for task, answer in zip(batch, replies, strict=True):
             counted = {"prompt_tokens": len(task.ids), "answer_tokens": len(answer.ids)}
-            journal.add(task.name, {**_head(task), "answer": answer.text, "finish_reason": answer.finish, **counted})
+            called = _calls(opened, answer.ids, task.tools) if task.tools else {}
+            line = {**_head(task), "answer": answer.text, **called, "finish_reason": answer.finish, **counted}
+            journal.add(task.name, line)
         journal.flush()
         progress(len(journal.done))
+
+
+def _calls(opened: Opened, ids: Sequence[int], tools: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The calls of a row with tools, as rows have them; or why what begins one is none."""
+    syntax = opened.prompts.call_syntax
+    if syntax is None:
+        return {}
+    try:
+        calls = syntax.read(opened.written(ids), tools)
+    except Unread as error:
+        return {"tool_calls_error": str(error)}
+    functions = [{"name": call.name, "arguments": call.arguments} for call in calls]
+    return {"tool_calls": [{"type": "function", "function": function} for function in functions]}
 
 
 def _is_answer(line: object) -> bool:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
-from loradock.data.formats.base import Message
-from loradock.errors import UsageError
+from loradock.data.call_readers import Unread
+from loradock.data.formats.base import Message, RowError, ToolCall
+from loradock.data.formats.tools import definitions_of
+from loradock.errors import DataError, InputMissing, UsageError
+from loradock.files import foreign_json
 from loradock.use.inference.answer_file import longest
 from loradock.use.inference.decoding import Answer, Request, answers
 from loradock.use.inference.opener import Opened
@@ -17,10 +21,19 @@ UNFINISHED = "\ufffd"
 
 
 class Chat:
-    """Turns of user and assistant, after an optional system turn."""
+    """Turns of user and assistant, after an optional system turn; `tools` are what the assistant may call."""
 
-    def __init__(self, opened: Opened, *, system: str = "", max_new_tokens: int, sampling: Sampling) -> None:
+    def __init__(
+        self,
+        opened: Opened,
+        *,
+        system: str = "",
+        tools: Sequence[dict[str, Any]] = (),
+        max_new_tokens: int,
+        sampling: Sampling,
+    ) -> None:
         self._opened, self._sampling, self._max_new_tokens = opened, sampling, max_new_tokens
+        self._tools = tools
         self.messages: list[Message] = []
         self.ids: list[int] = []
         self.reset(system)
@@ -37,8 +50,31 @@ class Chat:
         Raises RowError where the template refuses the turns, UsageError where they are too long; then both turns are
         left out.
         """
-        turns = [*self.messages, Message("user", text)]
-        ids = self._opened.prompts(turns)
+        return self._answered([*self.messages, Message("user", text)], show)
+
+    @property
+    def open_calls(self) -> tuple[ToolCall, ...]:
+        """Calls of the last answer that have no result yet."""
+        for results, message in enumerate(reversed(self.messages)):
+            if message.role != "tool":
+                return message.calls[results:]
+        return ()
+
+    def give_result(self, text: str, *, show: Callable[[str], None]) -> Answer | None:
+        """Add the result of the first open call; once all have theirs, the answer to them.
+
+        Raises UsageError where no call is open, and as `say` does.
+        """
+        if not self.open_calls:
+            raise UsageError("no call waits for a result", hint="type a question")
+        turns = [*self.messages, Message("tool", text, tool_name=self.open_calls[0].name)]
+        if len(self.open_calls) > 1:
+            self.messages = turns
+            return None
+        return self._answered(turns, show)
+
+    def _answered(self, turns: list[Message], show: Callable[[str], None]) -> Answer:
+        ids = self._opened.prompts(turns, tools=self._tools)
         limit = longest(self._opened)
         remaining = self._max_new_tokens if limit is None else min(self._max_new_tokens, limit - len(ids))
         if remaining < 1:
@@ -50,8 +86,29 @@ class Chat:
         (answer,) = answers(self._opened, [request], **arguments)
         pieces.end()
         self.ids = ids
-        self.messages = [*turns, Message("assistant", answer.text)]
+        self.messages = [*turns, self._turn(answer)]
         return answer
+
+    def _turn(self, answer: Answer) -> Message:
+        """The answer as a turn, with the calls that can be read in it."""
+        syntax = self._opened.prompts.call_syntax if self._tools else None
+        try:
+            written = self._opened.written(answer.ids)
+            calls = syntax.read(written, self._tools) if syntax else ()
+        except Unread:
+            calls = ()
+        return Message("assistant", "" if calls else answer.text, calls=calls)
+
+
+def tools_in(file: Path) -> tuple[dict[str, Any], ...]:
+    """The definitions of tools in a JSON file: a list, or a single one. InputMissing, DataError."""
+    try:
+        return definitions_of(foreign_json.read(file), file.name)
+    except OSError as error:
+        raise InputMissing(f"{file} cannot be read: {error.strerror}", hint=f"ls -l {file}") from error
+    except (RowError, ValueError) as error:
+        example = '[{"name": "rain", "description": "...", "parameters": {"type": "object", "properties": {}}}]'
+        raise DataError(f"{file} defines no tools: {error}", hint=f"a JSON list such as {example}") from error
 
 
 class Pieces:

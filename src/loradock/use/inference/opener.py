@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +92,10 @@ class Opened:
     def has_adapter(self) -> bool:
         """True where the model is a PeftModel, whose base can be asked alone."""
         return self.origin.has_adapter
+
+    def written(self, ids: Sequence[int]) -> str:
+        """The text of token ids, special tokens and white space as they are."""
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     @contextmanager
     def without_adapter(self) -> Iterator[None]:

@@ -5,16 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Self
 
+from loradock.data.call_readers import CallSyntax
+from loradock.data.call_syntax import syntax_of
 from loradock.data.formats.base import Completion, Conversation, Message, RowError
 from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens
+from loradock.data.structured import AS_TEXT
 from loradock.data.templates import DEFAULT, ChatTemplate, resolve
 from loradock.data.tokenise import Encoder, TokenizerSpec
 from loradock.errors import ModelError
 from loradock.training.lineage import Lineage
+
+TRAINED_AS_TEXT = "a run of loradock train --set data.tools=text takes them as text"
 
 
 class Prompts:
@@ -52,7 +58,7 @@ class Prompts:
             arguments=template_arguments,
         )
         self._encode = Encoder(spec, special_tokens=special_tokens)
-        self.stop_ids = eos_ids | self._end_of_turn()
+        self.stop_ids = eos_ids | self._ends_of_turns()
 
     @classmethod
     def of(
@@ -93,7 +99,11 @@ class Prompts:
         ModelError as `check_template`; so do `row` and `prompt_of` for conversations.
         """
         self.check_template()
-        return _some(self._encode(self._render.prompt(messages, tools=tools))[0])
+        try:
+            rendering = self._render.prompt(messages, tools=tools)
+        except RowError as error:
+            raise RowError(str(error).replace(AS_TEXT, TRAINED_AS_TEXT)) from error
+        return _some(self._encode(rendering)[0])
 
     def raw(self, text: str) -> list[int]:
         """Ids of text without a template, as the prompt of a prompt/completion row: with BOS where rows have it.
@@ -116,12 +126,20 @@ class Prompts:
             return self.raw(sample.prompt)
         return self(sample.messages[:-1], tools=sample.tools)
 
-    def _end_of_turn(self) -> frozenset[int]:
-        """The special token that training learns at the end of an answer; none where the template refuses a probe."""
+    @cached_property
+    def call_syntax(self) -> CallSyntax | None:
+        """How this template writes calls of tools; None where it writes none, or in a way that nothing reads."""
+        return syntax_of(self._render.learned_text) if self.has_template else None
+
+    def _ends_of_turns(self) -> frozenset[int]:
+        """The special tokens that training learns at the end of an answer and of calls; none where a probe is refused.
+
+        gpt-oss ends a call with another token than an answer; a model that goes on behind it would make up the result.
+        """
         if not self.has_template:
             return frozenset()
-        end = self._encode.id_of(self._render.end_of_turn)
-        return frozenset() if end is None else frozenset([end])
+        ends = (self._encode.id_of(end) for end in (self._render.end_of_turn, self._render.end_of_call))
+        return frozenset(end for end in ends if end is not None)
 
 
 def _some(ids: list[int]) -> list[int]:

@@ -12,7 +12,7 @@ from loradock.data.columns import Columns
 from loradock.data.formats import FORMATS
 from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
 from loradock.data.formats.keys import turn_keys
-from loradock.data.formats.turns import ROLES
+from loradock.data.formats.turns import ROLES, spoken
 
 ANSWERABLE = tuple(format for format in FORMATS if format.answer or format.turns)
 SPOKEN = tuple(name for name, role in ROLES.items() if role == "assistant")
@@ -54,7 +54,8 @@ def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Convers
 def _open(format: Format, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with a placeholder for its answer."""
     if format.answer:
-        return {**row, format.answer: _like(row.get("prompt")) if "prompt" in format.fields else PLACEHOLDER}
+        stand_in = format.stand_in
+        return {**row, format.answer: _like(row.get("prompt")) if "prompt" in format.fields else stand_in}
     assert format.turns
     return {**row, format.turns: _open_ended(row[format.turns])}
 
@@ -79,7 +80,7 @@ def _open_ended(turns: Any) -> Any:
     """Turns up to the last that is not an answer, and a placeholder for one."""
     if not is_list(turns) or not all(is_object(turn) for turn in turns):
         return turns
-    turns_kept = list(turns)
+    turns_kept = spoken(turns)
     while turns_kept and turns_kept[-1].get(turn_keys(turns_kept[-1])[0]) in SPOKEN:
         turns_kept.pop()
     return [*turns_kept, {"role": "assistant", "content": PLACEHOLDER}] if turns_kept else turns_kept

@@ -1,11 +1,12 @@
-"""Ways to evaluate a row: choice by log-probability, greedy generation, LLM-Adapters' own, loss of the answer."""
+"""Ways to evaluate a row: choice by log-probability, greedy generation, calls, LLM-Adapters' own, the answer's loss."""
 
 from __future__ import annotations
 
 from loradock.use.evaluation.methods.base import Method, Work, batches
+from loradock.use.evaluation.methods.calls import Calls
 from loradock.use.evaluation.methods.choice import Choice
 from loradock.use.evaluation.methods.generate import Generate
 from loradock.use.evaluation.methods.llm_adapters import LlmAdapters
 from loradock.use.evaluation.methods.loss import Loss
 
-__all__ = ["Choice", "Generate", "LlmAdapters", "Loss", "Method", "Work", "batches"]
+__all__ = ["Calls", "Choice", "Generate", "LlmAdapters", "Loss", "Method", "Work", "batches"]
