@@ -24,8 +24,8 @@ REMEDIES = {
 }
 """What to type where a key takes a text, and a number or a truth value in quotes would mean nothing."""
 LEFT_OUT = {
-    ("lora.init", "eva"): "--set lora.init=default; EVA is not built: it sets the ranks of layers from training rows, and "
-    "the plan reckons with ranks before a row is read",
+    ("lora.init", "eva"): "--set lora.init=default; EVA is not built: it sets the ranks of layers from training rows, "
+    "and the plan reckons with ranks before a row is read",
     ("lora.init", "loftq"): "--set lora.init=default; LoftQ is not built: PEFT's for NF4 leaves out the scale "
     "alpha / rank, and at 2, the default, brings the base no nearer to its unquantised weights",
 }

@@ -187,8 +187,8 @@ def test_where_checkpointing_was_switched_off_the_remedy_is_to_switch_it_on() ->
 
 
 def test_the_fast_engine_says_what_an_optimiser_of_8_bits_would_save() -> None:
-    of_rank_64 = config(lora={"rank": 64})
-    small, large = (decision(planned(facts=machine(gpu), config=of_rank_64), "optimizer").why for gpu in ("a10", "h200"))
+    plans = [planned(facts=machine(gpu), config=config(lora={"rank": 64})) for gpu in ("a10", "h200")]
+    small, large = (decision(plan, "optimizer").why for plan in plans)
     assert "only one (8 bits would save 955 MiB, " in small
     assert "only one (8 bits would save 955 MiB, " in large
     assert small != large
