@@ -23,6 +23,13 @@ REMEDIES = {
     "model.trust_remote_code": "to run the model's own code, repeat its model.name here as a text; else delete the key",
 }
 """What to type where a key takes a text, and a number or a truth value in quotes would mean nothing."""
+LEFT_OUT = {
+    ("lora.init", "eva"): "--set lora.init=default; EVA is not built: it sets the ranks of layers from training rows, "
+    "and the plan reckons with ranks before a row is read",
+    ("lora.init", "loftq"): "--set lora.init=default; LoftQ is not built: PEFT's for NF4 leaves out the scale "
+    "alpha / rank, and at 2, the default, brings the base no nearer to its unquantised weights",
+}
+"""Values that other tools have and ours has not: why, and what to do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +104,7 @@ def _explain(path: KeyPath, kind: str, values: Mapping[str, object]) -> WrongVal
     value = _value_at(path, values)
     annotation = annotation_at(path)
     what = f"{key} must be {takes(annotation)}, not {shown(value)}"
-    hint = REMEDIES.get(key) if not isinstance(value, str | None) else None
+    hint = LEFT_OUT.get((key, value)) if isinstance(value, str) else REMEDIES.get(key) if value is not None else None
     return WrongValue(path=path, what=what, hint=hint or next(_hints(value, annotation), None))
 
 

@@ -186,6 +186,15 @@ def test_where_checkpointing_was_switched_off_the_remedy_is_to_switch_it_on() ->
     assert refused.value.hint == "--set train.checkpointing=true"
 
 
+def test_the_fast_engine_says_what_an_optimiser_of_8_bits_would_save() -> None:
+    plans = [planned(facts=machine(gpu), config=config(lora={"rank": 64})) for gpu in ("a10", "h200")]
+    small, large = (decision(plan, "optimizer").why for plan in plans)
+    assert "only one (8 bits would save 955 MiB, " in small
+    assert "only one (8 bits would save 955 MiB, " in large
+    assert small != large
+    assert "8 bits" not in decision(planned(facts=machine(), model=models()["tinyllama-1.1b"]), "optimizer").why
+
+
 def test_the_optimiser_is_paged_only_where_memory_demands_it() -> None:
     wide = config(engine="peft", lora={"rank": 192})
     roomy = decision(planned(facts=machine("a10"), config=wide, data=data(mean=900)), "optimizer")

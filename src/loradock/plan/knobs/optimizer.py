@@ -1,7 +1,7 @@
 """The optimiser. An adapter's state is small, so 8-bit and paged states buy little and cost a sync a parameter."""
 
 from loradock.catalog import optimizers
-from loradock.catalog.optimizers import DEFAULT, SMALLEST
+from loradock.catalog.optimizers import BYTES_IN_8_BITS, DEFAULT, SMALLEST
 from loradock.errors import EnvironmentUnfit
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision, Plan
@@ -19,16 +19,25 @@ def decide(context: Context) -> Decision[str]:
         raise EnvironmentUnfit(f"optimizer {setting} needs a GPU", hint=f"--set train.optimizer={DEFAULT.name}")
     if setting != "auto":
         return asked("optimizer", setting)
+    weights = context.model.adapter_parameters(context.config.lora.rank)
     if len(context.engine.optimizers) == 1:
-        why = f"one kernel over all adapters at once; {context.engine.title}'s only one"
+        why = f"one kernel over all adapters at once; {context.engine.title}'s only one{_saved(context, weights)}"
         return Decision(name="optimizer", value=context.engine.optimizers[0], why=why)
-    state = context.model.adapter_parameters(context.config.lora.rank) * DEFAULT.device_bytes
+    state = weights * DEFAULT.device_bytes
     need = context.expected_bytes(
         micro_batch=1, checkpointing=context.plan.checkpointing.value, optimizer=DEFAULT.name
     )["total"]
     if context.on_gpu and SMALLEST.name in context.engine.optimizers and need > context.memory_bytes:
         return Decision(name="optimizer", value=SMALLEST.name, why=f"memory demands it: {state / 2**20:.0f} MiB less")
     return Decision(name="optimizer", value=DEFAULT.name, why=f"one kernel; its state is {state / 2**20:.1f} MiB")
+
+
+def _saved(context: Context, weights: int) -> str:
+    """What 8-bit moments would leave free on a GPU where nothing is shared out, to judge whether they are missed."""
+    if not context.on_gpu or context.mode.cuts_state:
+        return ""
+    saved_bytes = weights * (DEFAULT.device_bytes - BYTES_IN_8_BITS)
+    return f" (8 bits would save {saved_bytes / 2**20:,.0f} MiB, {saved_bytes / context.memory_bytes:.1%} of the GPU)"
 
 
 def propose(context: Context) -> tuple[Trial, ...]:
