@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 # Raise it whenever the same rows would give other tokens or masks than before.
 PREPARATION_VERSION = 6
-NEW = "prepared data are made again: version 6 masks results of tools where a template names them (Gemma 4), else as before"
+NEW = "prepared data are made again: version 6 masks results of tools that a template names (Gemma 4), else as before"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 CHUNK_ROWS = 256
 CHUNK_CHARACTERS = 1 << 20
