@@ -137,14 +137,16 @@ def test_a_file_is_no_model(llama: Path) -> None:
 def test_what_is_no_base_is_told_what_it_is_and_how_to_go_on(kind: str, tmp_path: Path, llama: Path) -> None:
     given = tmp_path / "given"
     given.mkdir()
-    merge = f"to train on top of it, first loradock merge {given} NEW, then --model NEW"
     if kind == "adapter":
         (given / "adapter_config.json").write_text(json.dumps({"base_model_name_or_path": str(llama)}))
         (given / "adapter_model.safetensors").touch()
-        words, hint = "is an adapter, not a base model", f"--model {llama} trains a new one; {merge}"
+        words, hint = "is an adapter, not a base model", f"--model {llama} --set lora.adapter={given} continues it"
     elif kind == "run":
         (given / "run.json").write_text("{}")
-        words, hint = "is the directory of a run, not a base model", merge
+        words, hint = (
+            "is the directory of a run, not a base model",
+            f"--model BASE --set lora.adapter={given} continues it",
+        )
     else:
         (given / "model.gguf").write_bytes(b"GGUF")
         words, hint = (

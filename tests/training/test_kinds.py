@@ -33,6 +33,7 @@ from loradock.data.collate import Batch, MicroBatch
 from loradock.data.formats.base import Completion
 from loradock.data.row_task import Task
 from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.selection import Selection
 from loradock.data.steps import BatchShape, Ranks, Stream
 from loradock.facts import DataFacts
 
@@ -105,8 +106,9 @@ class ChoiceSamples(SampleSet):
     @classmethod
     def of(cls, config, preparing: Preparing):
         prepared = preparing.prepared(config.data, Choices.of)
-        part = ChoicePart(prepared=prepared, chosen=np.arange(prepared.rows // 2))
-        return cls(config=config, train=part, validation=None)
+        selection = Selection.of(prepared, deduplicate=config.data.deduplicate)
+        part = ChoicePart(prepared=prepared, chosen=selection.samples)
+        return cls(config=config, train=part, validation=None, selection=selection)
 
     @property
     def parts(self):

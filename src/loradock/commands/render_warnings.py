@@ -75,6 +75,8 @@ def _inputs(config: RunConfig) -> Iterator[str]:
     yield from (source.path for source in sources if not (source.path.startswith("hub:") or is_remote(source.path)))
     if config.data.template.endswith(".jinja"):
         yield config.data.template
+    if config.lora.adapter:
+        yield config.lora.adapter
     if config.train.deepspeed:
         yield config.train.deepspeed
 

@@ -152,6 +152,7 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     from loradock.model.hub_cache import is_hub_id
     from loradock.model.source import local_directory
     from loradock.plan import zero_config
+    from loradock.training import continued
     from loradock.training.observers import trackers
 
     model, data = config.model, config.data
@@ -164,6 +165,8 @@ def looks(config: RunConfig) -> Iterator[Callable[[], object]]:
     yield functools.partial(resolve, data.template, own=Brought())
     if config.objective_spec.embeds:
         yield functools.partial(template.source, config.embedding.template)
+    if config.lora.adapter:
+        yield functools.partial(continued.directory_of, config.lora.adapter)
     if config.train.deepspeed:
         yield functools.partial(zero_config.read, Path(config.train.deepspeed))
     yield functools.partial(trackers.check, config.logging.trackers)

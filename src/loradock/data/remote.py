@@ -112,7 +112,7 @@ def _current(url: str, folder: Path) -> Copy:
 
 def _committed(url: str, folder: Path, content: Path, version: Mapping[str, str]) -> Copy:
     """Move what was fetched to its place, and note which version of the file it is."""
-    with content.open("rb") as stream:
+    with regular.opened(content) as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     atomic_io.sync_file(content)
     place = folder / digest[:DIGITS]

@@ -7,6 +7,7 @@ from typing import Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, ModelError, NoCheckpoint
+from loradock.files import regular
 from loradock.model import adapter_files, adapters, content
 from loradock.model.adapter_files import SETTINGS, WEIGHTS
 from loradock.model.source import BaseModel
@@ -47,6 +48,13 @@ def keys_of(name: str) -> dict[str, object]:
     return {f"lora.{key}": value for key, value in keys.items()}
 
 
+def identity_of(config: RunConfig) -> dict[str, str]:
+    """For the fingerprint: the weights that a run begins with, wherever they lie; nothing of a fresh adapter."""
+    if config.lora.adapter is None:
+        return {}
+    return {"lora.adapter.content": content.digest([directory_of(config.lora.adapter) / WEIGHTS])}
+
+
 def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
     """Put the weights of `lora.adapter` into a fresh adapter, in place; a line for people, none without one.
 
@@ -59,8 +67,10 @@ def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
     if lineage and lineage.base_weights and lineage.base_weights != content.digest(base.weight_files):
         what = f"{directory} was trained on another base than {base.name}: the weight files differ"
         raise ModelError(what, hint=f"--model {lineage.base}")
+    with regular.opened(directory / WEIGHTS) as stream:
+        weights = stream.read()
     try:
-        adapters.restore(model, (directory / WEIGHTS).read_bytes())
+        adapters.restore(model, weights)
     except NoCheckpoint as error:
         what = f"{directory} is not an adapter of the layers that are trained here: {error.what.partition(': ')[2]}"
         raise ModelError(

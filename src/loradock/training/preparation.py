@@ -93,6 +93,7 @@ def with_backend(
         **fingerprint.of_plan(plan, world_size=facts.world_size),
         **fingerprint.of_dropout(plan, share=asked.lora.dropout),
         **fingerprint.of_base(about.base),
+        **continued.identity_of(asked),
         **fingerprint.of_data(about.data),
     }
     check_identity(context, identity, about.checkpoint)

@@ -59,7 +59,7 @@ def test_planted_secrets_and_names_are_in_no_report_and_the_exit_code_stays(tmp_
     home.mkdir(parents=True)
     model = home / "hf_planted4711planted" / "model"
     config = home / "run.yaml"
-    sources = [str(home / "rows.jsonl"), "https://carl:pw4711@files.example/rows.jsonl"]
+    sources = [str(home / "rows.jsonl")]
     settings = {"name": "sk-run4711run4711", "model": {"name": str(model)}, "data": {"sources": sources}}
     config.write_text(json.dumps(settings), encoding="utf-8")
     environ = {**os.environ, **SECRETS, "HOME": str(home), "USER": "alice4711", "HOSTNAME": "box4711"}
@@ -80,6 +80,11 @@ def test_planted_secrets_and_names_are_in_no_report_and_the_exit_code_stays(tmp_
     assert with_json.returncode == 66
     assert '"exit_code": 66' in with_json.stdout
     assert "4711" not in with_json.stdout
+    settings["data"] = {"sources": [*sources, "https://carl:pw4711@files.example/rows.jsonl"]}
+    config.write_text(json.dumps(settings), encoding="utf-8")
+    refused = subprocess.run(command, capture_output=True, text=True, env=environ, timeout=120)
+    assert refused.returncode == 78
+    assert "pw4711" not in refused.stdout + refused.stderr
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from tiny import copy_tree
 from whole_runs import adapter_bytes, losses, train
 
 from loradock.commands.run_options import Ask
-from loradock.errors import ConfigError, InputMissing, ModelError
+from loradock.errors import ConfigError, InputMissing, ModelError, NoCheckpoint
 from loradock.training import continued
 from loradock.training.run import Result
 
@@ -80,6 +80,25 @@ def test_nothing_is_gained_before_the_first_step_whatever_the_adapter(
         planted.setattr("loradock.training.preparation.keeps_first", lambda _: False)
         wrong = train(tmp_path / "wrong", *settings, f"lora.adapter={begun.adapter}", model=llama, data=pairs)
     assert abs(wrong.metrics[0]["chosen_reward"]) > 1e-3
+
+
+def test_a_run_is_not_continued_with_another_adapter_as_its_reference(
+    tmp_path: Path, llama: Path, pairs: Path, begun: Result
+) -> None:
+    first = copy_tree(begun.adapter, tmp_path / "first")
+    settings = (*PREFERRING, "train.max_steps=2", f"lora.adapter={first}")
+    train(tmp_path / "run", *settings, model=llama, data=pairs)
+    moved = first.rename(tmp_path / "moved")
+    weights = moved / "adapter_model.safetensors"
+    longer = (*PREFERRING, "train.max_steps=3", f"lora.adapter={moved}")
+    allowed = ("train.max_steps",)
+    content = weights.read_bytes()
+    weights.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    with pytest.raises(NoCheckpoint, match=r"lora\.adapter\.content"):
+        train(tmp_path / "run", *longer, model=llama, data=pairs, allowed=allowed)
+    weights.write_bytes(content)
+    again = train(tmp_path / "run", *longer, model=llama, data=pairs, allowed=allowed)
+    assert again.record["resumed_from"] == "checkpoint-2"
 
 
 def test_an_adapter_that_nothing_is_added_to_is_exported_with_its_bits(

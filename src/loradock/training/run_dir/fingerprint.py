@@ -223,7 +223,7 @@ def _is_path(key: str, value: object) -> bool:
         return not value.startswith(HUB_PREFIX)
     if re.fullmatch(r"data\.validation(\..+)?", key):
         return True
-    return key == "train.deepspeed" or (key == "model.name" and not is_hub_model(value))
+    return key in ("train.deepspeed", "lora.adapter") or (key == "model.name" and not is_hub_model(value))
 
 
 def text_of(value: Any) -> str:

@@ -204,7 +204,7 @@ def test_losses_are_distributed_as_those_under_peft(job: Job) -> None:
 def part_of(whole: MicroBatch, index: int) -> MicroBatch:
     """One document of a micro-batch alone, where it stands in the step."""
     one = slice(index, index + 1)
-    arrays = {name: getattr(whole, name)[one] for name in ("rows", "places", "starts", "lengths")}
+    arrays = {name: getattr(whole, name)[one] for name in ("rows", "places", "starts", "lengths", "contexts")}
     return replace(whole, **arrays)
 
 

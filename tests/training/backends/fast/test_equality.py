@@ -190,7 +190,7 @@ def test_packed_rows_give_the_losses_and_gradients_they_have_alone(tmp_path: Pat
     total = 0.0
     for index in range(len(whole.rows)):
         one = slice(index, index + 1)
-        arrays = {name: getattr(whole, name)[one] for name in ("rows", "places", "starts", "lengths")}
+        arrays = {name: getattr(whole, name)[one] for name in ("rows", "places", "starts", "lengths", "contexts")}
         alone = replace(whole, **arrays)
         total += float(model.loss_and_gradients(flat_batch(job, alone), scale=1.0))
     flat = model.adapters
