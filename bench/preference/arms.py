@@ -28,6 +28,8 @@ Step = Callable[[], float]
 
 def ours(folder: Path, shares: str, around: ExitStack) -> Step:
     """`loradock train` up to its loop, whose steps are made one by one; what is not set the plan decides."""
+    import torch
+
     from bench.monitoring.runs import Silent
     from loradock.config.load import load
     from loradock.machine import Host, probe
@@ -63,6 +65,7 @@ def ours(folder: Path, shares: str, around: ExitStack) -> Step:
     view = Silent()
     context = around.enter_context(opened(loaded, facts=probe.gather(Host()), directory=scratch / "run", view=view))
     prepared = ready(context, has_exam=False)
+    torch.set_num_threads(1)  # as the other arms; the plan would take all cores
     loop = Loop(prepared.job, prepared.backend, view.event, Saver(prepared.job, view.event))
     loop.begin()
     loop.start()

@@ -210,7 +210,8 @@ class DataFacts:
     """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed.
 
     `steps_per_epoch`: 0 where rows are only described. With `pairs`, rows are the documents that an epoch of them
-    embeds, and the rows beside them. `template`: what turns are rendered with, and where it comes from.
+    embeds, and the rows beside them. `together`: documents that are one row in the file, each of which counts as a row
+    here. `template`: what turns are rendered with, and where it comes from.
     """
 
     train_rows: int
@@ -227,6 +228,7 @@ class DataFacts:
     dropped_rows: int = 0
     lost_tokens: int = 0
     pairs: int = 0
+    together: int = 1
     template: tuple[str, str] = ("unknown", "the rows are described, not read")
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import subprocess
 from pathlib import Path
@@ -13,12 +14,14 @@ from data.test_columns import loaded, obeyed, turns, written
 from tiny import BASE
 from transformers import AutoTokenizer
 
+from loradock.commands.plan import described_facts
 from loradock.config.load import load
 from loradock.data.corpus import Corpus, by_kind, prepare_corpus
 from loradock.data.formats import Completion, Conversation, PreferencePair
 from loradock.data.samples.preferences import PreferenceSamples
 from loradock.errors import ConfigError, DataError, Problem
 from loradock.machine import Host, probe
+from loradock.use.evaluation.items import of_data
 
 SAID = {"role": "user", "content": "Two and two?"}
 SYSTEM = {"role": "system", "content": "Be terse."}
@@ -186,7 +189,7 @@ def test_pairs_are_held_out_whole_and_their_masks_are_those_of_rows_to_answer(tm
         assert tokenizer.decode(ids[~mask.astype(bool)], skip_special_tokens=True) == f"one {row // 2}"
 
 
-@pytest.mark.parametrize("form", [name for name in FORMS if name != "swift"])
+@pytest.mark.parametrize("form", FORMS)
 def test_supervised_training_is_told_what_to_type_and_the_chosen_answers_are_learned_then(
     form: str, tmp_path: Path
 ) -> None:
@@ -230,3 +233,51 @@ def test_other_names_of_the_columns_are_mapped_by_the_hint(tmp_path: Path) -> No
     )
     (sample,) = loaded(path, fields={"chosen": "accepted"})
     assert sample == PreferencePair(Completion("a", "b"), Completion("a", "c"))
+    config = load(
+        None,
+        overrides=["data.sources.0.fields.chosen=accepted"],
+        shortcuts={"--model": str(BASE), "--data": [str(path)]},
+    ).config
+    with pytest.raises(ConfigError) as caught:
+        by_kind(config)
+    (found,) = loaded(path, **obeyed(str(caught.value.hint).partition(", or ")[2]))
+    assert found == Completion("a", "b")
+
+
+def test_answers_as_single_turns_by_other_names_come_with_the_command(tmp_path: Path) -> None:
+    row = {
+        "conversations": [{"from": "human", "value": "Two and two?"}],
+        "accepted": {"from": "gpt", "value": "4"},
+        "rejected": {"from": "gpt", "value": "5"},
+    }
+    (problem,) = loaded(written(tmp_path / "rows.jsonl", row))
+    command = re.search(r"cat .+ \| jq .*", problem.hint)
+    assert command
+    subprocess.run(["bash", "-c", command[0]], check=True, cwd=tmp_path, capture_output=True)
+    (found,) = loaded(tmp_path / "rows.new.jsonl")
+    assert turns(found) == [("user", "Two and two?"), ("assistant", "4")]
+
+
+def test_pairs_are_judged_by_which_answer_is_likelier_where_one_turn_differs(tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", FORMS["ultrafeedback"][0], FORMS["several turns"][0])
+    items = of_data(path, needs="candidates").items
+    assert [(item.answer, item.candidates) for item in items] == [("4", ("4", "5"))] * 2
+    longer = {"chosen": [SAID, answer("4")], "rejected": [SAID, answer("5"), SAID, answer("6")]}
+    equal = {"prompt": "a", "chosen": "b", "rejected": "b "}
+    with pytest.raises(DataError) as caught:
+        of_data(written(tmp_path / "bad.jsonl", longer, equal), needs="candidates")
+    whats = [problem.what for problem in caught.value.problems]
+    assert whats == [
+        "chosen and rejected differ in more than their last turn: one answer is compared with another",
+        "chosen and rejected are equal: neither is preferred",
+    ]
+
+
+def test_a_described_pair_is_two_documents_to_the_plan() -> None:
+    plain, preferring = (
+        load(None, overrides=[f"objective={name}", "train.global_batch=10"], needs_inputs=False).config
+        for name in ("supervised", "preference")
+    )
+    rows, pairs = (described_facts(each, 1000, 50, 100, length=100) for each in (plain, preferring))
+    assert (rows.samples_per_epoch, pairs.samples_per_epoch) == (1000, 2000)
+    assert math.ceil(pairs.samples_per_epoch / preferring.step_samples) == 100

@@ -106,11 +106,12 @@ def plan(
 
 
 def described_facts(config: RunConfig, rows: int, mean: int, longest: int, *, length: int) -> DataFacts:
-    """Facts of rows that are only described; of a run that embeds they are pairs, each document of `mean` tokens."""
+    """Facts of rows that are only described; where a row has several documents, each of these has `mean` tokens."""
     from loradock.data.samples.pairs import described
 
     if not config.objective_spec.embeds:
-        return made_up_facts(rows, mean, longest, length=length, data=config.data)
+        documents = rows * config.objective_spec.documents_together
+        return made_up_facts(documents, mean, longest, length=length, data=config.data)
     return described(config, rows, mean_tokens=mean, longest_tokens=longest, learned_share=LEARNED_SHARE)
 
 

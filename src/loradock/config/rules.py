@@ -172,6 +172,12 @@ def _base_can_change(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("lora.init", "model.quantization"), what=what, hint=hint)
 
 
+def _first_adapter_is_one(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.lora.adapter is not None and config.lora.init != "default":
+        what = f"lora.adapter gives the first values, and lora.init {config.lora.init} others: one of them only"
+        yield KeyProblem(keys=("lora.init", "lora.adapter"), what=what, hint="--set lora.init=default")
+
+
 def _orthogonal_base_is_whole(config: RunConfig) -> Iterator[KeyProblem]:
     if config.lora.init == "orthogonal" and config.model.storage.is_quantised:
         what = f"lora.init orthogonal needs unquantised base weights, not {config.model.quantization} ones"
@@ -328,6 +334,7 @@ RULES: tuple[Rule, ...] = (
     _sources_are_distinct,
     _remote_code_names_the_model,
     _base_can_change,
+    _first_adapter_is_one,
     _orthogonal_base_is_whole,
     _orthogonal_rank_is_even,
     _patterns_are_regular,

@@ -36,15 +36,17 @@ def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
             names = ((CHOSEN, better), (REJECTED, worse))
             fields = " ".join(setting(index, field, column) for field, column in names if field != column)
             alone = only_the_better(row, better, worse, source, index=index)
-            raise Preference(what, hint=f"--set objective=preference {fields}, or {alone}")
+            hint = f"--set objective=preference {fields}, or {alone}"
+            raise Preference(what, hint=hint, change=_one_turn(row, better, worse))
 
 
 def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
     """What to type where preference data are to be learned without preferences: the better answers alone."""
-    if CHOSEN not in row or REJECTED not in row:
-        return f"leave the other answers out: --set 'data.sources.{index}.ignore=[rejected_response]'"
-    alone = only_the_better(row, CHOSEN, REJECTED, source, index=index)
-    change = _one_turn(row, CHOSEN, REJECTED)
+    better, worse = (source.fields.get(name, name) for name in (CHOSEN, REJECTED))
+    if better not in row or worse not in row:
+        return f"to learn the chosen answers alone: --set 'data.sources.{index}.ignore=[rejected_response]'"
+    alone = only_the_better(row, better, worse, source, index=index)
+    change = _one_turn(row, better, worse)
     return f"{alone}: {command_on(file, change)}" if change else alone
 
 
@@ -111,6 +113,6 @@ def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, 
         fields, left = {"prompt": prompt, "completion": better}, [worse]
     else:
         fields, left = {"text": better}, [worse]
-    known = {**source.fields, **fields}
+    known = {name: column for name, column in source.fields.items() if name not in (CHOSEN, REJECTED)} | fields
     sets = " ".join(setting(index, name, column) for name, column in known.items() if name != column)
     return f"to learn the {better} answers alone: {sets} --set 'data.sources.{index}.ignore=[{', '.join(left)}]'"

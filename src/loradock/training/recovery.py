@@ -30,7 +30,8 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     cannot go back on their own; they give up at once.
     """
     cached, micro_batch = job.plan.cached_layers.value, job.plan.micro_batch.value
-    if job.world_size > 1 or (micro_batch <= job.config.objective_spec.documents_together and not cached):
+    half = halved(job)
+    if job.world_size > 1 or (half == micro_batch and not cached):
         rows = f"{micro_batch}, rows of up to {job.plan.data.limit_tokens} tokens"
         raise OutOfMemory(f"out of GPU memory at step {full.step} (micro-batch {rows}): {full.what}", hint=remedy(job))
     saver.settle()
@@ -45,8 +46,13 @@ def smaller(job: Job, full: Full, saver: Saver, beginning: Beginning | None, emi
     if cached:
         emit(Shrunk(step=step, decision="cached_layers", value=0, before=cached, why=why))
         return replace(job.without_cache(), resume=checkpoint)
-    emit(Shrunk(step=step, decision="micro_batch", value=micro_batch // 2, before=micro_batch, why=why))
-    return replace(job.with_micro_batch(micro_batch // 2), resume=checkpoint)
+    emit(Shrunk(step=step, decision="micro_batch", value=half, before=micro_batch, why=why))
+    return replace(job.with_micro_batch(half), resume=checkpoint)
+
+
+def halved(job: Job) -> int:
+    """Half of the micro-batch; at least the documents that are never split."""
+    return max(job.config.objective_spec.documents_together, job.plan.micro_batch.value // 2)
 
 
 def remedy(job: Job) -> str:
@@ -54,8 +60,8 @@ def remedy(job: Job) -> str:
     micro_batch = job.plan.micro_batch.value
     if job.plan.cached_layers.value:
         return "--set model.cache_weights=0"
-    if micro_batch > job.config.objective_spec.documents_together:
-        return f"--set train.micro_batch={micro_batch // 2} --allow-change train.micro_batch"
+    if (half := halved(job)) < micro_batch:
+        return f"--set train.micro_batch={half} --allow-change train.micro_batch"
     if not job.plan.checkpointing.value:
         return "--set train.checkpointing=true --allow-change train.checkpointing"
     return f"--set data.max_length={max(64, job.plan.data.limit_tokens // 2)} --fresh, or a larger GPU"

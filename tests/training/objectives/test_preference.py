@@ -21,6 +21,7 @@ from trl.trainer.dpo_trainer import DPOTrainer
 from loradock.data.steps import Step
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
+from loradock.training.backends import backend_named
 from loradock.training.backends.fast import batch as batches
 from loradock.training.backends.fast.backend import FastBackend
 from loradock.training.backends.fast.batch import Tokens, flatten
@@ -35,8 +36,11 @@ with warnings.catch_warnings():
     from trl.experimental.orpo import ORPOConfig, ORPOTrainer
 
 PAIRS, STEPS = 8, 20
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPES: dict[str, dict[str, Any]] = {
-    "llama": {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4},
+    "llama": SMALL,
+    "mistral with a window": {**SMALL, "num_key_value_heads": 2, "sliding_window": 12},
+    "gemma2 with soft caps": {**SMALL, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12},
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 SETTINGS = (
@@ -70,7 +74,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     for name, shape in SHAPES.items():
         torch.manual_seed(0)
-        config = AutoConfig.for_model(name, vocab_size=len(tokenizer), **shape)
+        config = AutoConfig.for_model(name.partition(" ")[0], vocab_size=len(tokenizer), **shape)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return {name: folder / name for name in SHAPES}
@@ -289,7 +293,7 @@ def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
         assert found[size] == pytest.approx(found[10], rel=OTHER_ORDER, abs=1e-6)
 
 
-def test_a_reference_with_dropout_or_with_the_adapter_would_be_seen(
+def test_a_reference_with_the_adapter_would_be_seen(
     bases: dict[str, Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the first step the model is its reference, so each reward is nothing but what a fault adds."""
@@ -307,6 +311,34 @@ def test_a_reference_with_dropout_or_with_the_adapter_would_be_seen(
             job(tmp_path / "planted", "engine=fast", "train.max_steps=2", model=bases["llama"], data=pairs)
         )
         assert second.parts["reward_margin"] == 0, "a reference that moves along: nothing would be measured"
+
+
+@pytest.mark.parametrize("engine", ["fast", "peft"])
+def test_a_reference_draws_no_dropout_and_the_trained_answers_do(
+    engine: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    """Of an adapter that is the reference itself, whose dropout would be drawn where it was left on."""
+    words = (f"engine={engine}", "lora.dropout=0.3", "train.micro_batch=16")
+    made = job_of(tmp_path, *SETTINGS[:-2], "logging.every=1", *words, model=bases["llama"], data=pairs)
+    made = replace(made, initial=tuple(each.detach().clone() for each in trainable(made.model)))
+    backend = backend_named(made.plan.engine.value)(made)
+    backend.prepare()
+    backend.begin(made, Pace(torch.device("cpu")), lambda _: None)
+    made.model.train()
+    (micro_batch,) = made.steps[0].micro_batches
+    tensors, _ = backend.tensors(micro_batch)
+    backend.begin_step()
+    objective = made.objective
+    assert isinstance(objective, Preference)
+    first, second = (objective.reference(backend, tensors) for _ in range(2))
+    assert first is not None
+    assert second is not None
+    trained = backend.score(tensors, at=AT, keeps=True).log_probabilities
+    assert torch.equal(first, second)
+    assert (first - trained).abs().max() > 1e-3
+    made.model.eval()
+    plain = backend.score(tensors, at=None, keeps=False).log_probabilities
+    torch.testing.assert_close(first, plain)
 
 
 def test_the_gradient_is_of_the_answers_alone(bases: dict[str, Path], pairs: Path, tmp_path: Path) -> None:
@@ -349,7 +381,12 @@ def scored(made: Job, *, multiple: int = 1) -> tuple[torch.Tensor, torch.Tensor,
     return found.log_probabilities[: len(factors)], gradient, batch.tokens
 
 
-SHARED_CASES: dict[str, tuple[str, ...]] = {"llama": (), "checkpointed": ("train.checkpointing=true",)}
+SHARED_CASES: dict[str, tuple[str, ...]] = {
+    "llama": (),
+    "checkpointed": ("train.checkpointing=true",),
+    "mistral with a window": (),
+    "gemma2 with soft caps": (),
+}
 
 
 @pytest.mark.parametrize("multiple", [1, 64])
@@ -360,7 +397,7 @@ def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_ro
     found = {}
     for shares in ("true", "false"):
         words = (f"preference.share_prompts={shares}", "engine=fast", "train.micro_batch=16", *SHARED_CASES[case])
-        made = job_of(tmp_path / shares, *SETTINGS, *words, model=bases["llama"], data=talks)
+        made = job_of(tmp_path / shares, *SETTINGS, *words, model=bases.get(case, bases["llama"]), data=talks)
         found[shares] = scored(made, multiple=multiple)
     (once, gradient, tokens), (twice, expected, all_tokens) = found["true"], found["false"]
     assert tokens < 0.75 * all_tokens

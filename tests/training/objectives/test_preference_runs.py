@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from faults.forking import Forking
+from jobs import job_of
 from proven import unchecked
 from safetensors.torch import load_file
 from tiny import copy_tree
@@ -16,6 +17,7 @@ from whole_runs import adapter_bytes, losses, train
 from loradock.commands.run_options import Ask
 from loradock.errors import ConfigError, InputMissing, ModelError, NoCheckpoint
 from loradock.training import continued
+from loradock.training.recovery import halved
 from loradock.training.run import Result
 
 RUN = (
@@ -106,6 +108,31 @@ def test_an_adapter_that_nothing_is_added_to_is_exported_with_its_bits(
 ) -> None:
     settings = (*ANSWERING, f"lora.adapter={begun.directory}", "train.learning_rate=1e-30")
     assert adapter_bytes(train(tmp_path / "same", *settings, model=llama, data=rows)) == adapter_bytes(begun)
+
+
+def test_a_first_adapter_and_another_beginning_are_a_problem_and_the_card_names_what_a_run_began_with(
+    tmp_path: Path, llama: Path, pairs: Path, begun: Result
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "two", *PREFERRING, "lora.adapter=x", "lora.init=gaussian", model=llama, data=pairs)
+    (problem,) = caught.value.problems
+    assert problem.what == "lora.adapter gives the first values, and lora.init gaussian others: one of them only"
+    made = train(
+        tmp_path / "run", *PREFERRING, "train.max_steps=1", f"lora.adapter={begun.adapter}", model=llama, data=pairs
+    )
+    card = (made.adapter / "README.md").read_text("utf-8")
+    assert "dpo, beta 0.1" in card
+    assert str(begun.adapter) in card
+    assert "48 trained, 0 held out" in card
+    assert "| answers |" in card
+
+
+def test_less_memory_keeps_a_pair_together(tmp_path: Path, llama: Path, pairs: Path) -> None:
+    made = job_of(tmp_path, *PREFERRING, "train.micro_batch=3", model=llama, data=pairs)
+    assert halved(made) == 2
+    smaller = made.with_micro_batch(halved(made))
+    assert halved(smaller) == 2
+    assert all(len(batch.rows) % 2 == 0 for step in (smaller.steps[0],) for batch in step.micro_batches)
 
 
 def test_an_adapter_of_another_base_or_other_layers_is_refused_by_name(

@@ -36,7 +36,9 @@ class TrainConfig(Section):
         default=1.0, description="Passes over the data, unless max_steps is set."
     )
     max_steps: Positive | None = Field(default=None, description="Optimiser steps; overrides epochs.")
-    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(default=2e-4, description="Peak learning rate.")
+    learning_rate: Annotated[float, Field(gt=0, le=1)] = Field(
+        default=2e-4, description="Peak learning rate; under objective preference 5e-6 where none is set."
+    )
     loraplus_lr_ratio: Annotated[float, Field(gt=0, le=MOST)] = Field(
         default=1.0, description="LoRA+ (Hayou et al. 2024): the learning rate of B over that of A; 1: off."
     )

@@ -17,7 +17,7 @@ A_PAIR = 2
 
 
 def by_pair(prepared: Prepared) -> Prepared:
-    """The same with pairs in the place of documents, for what counts rows: how they are split and ordered."""
+    """The same with pairs in the place of documents, for what orders rows."""
     sources = tuple(
         replace(source, start=source.start // A_PAIR, stop=source.stop // A_PAIR) for source in prepared.sources
     )
@@ -45,7 +45,7 @@ class FittedPairs:
         """
         documents = fit(
             prepared,
-            rows=np.stack([A_PAIR * chosen, A_PAIR * chosen + 1], axis=1).ravel(),
+            rows=documents_of(chosen),
             max_length=max_length,
             long_rows="truncate" if long_rows == "truncate" else "drop",
         )

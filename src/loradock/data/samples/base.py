@@ -15,6 +15,7 @@ from loradock.data.pool import Work
 from loradock.data.prepare import choose_workers, prepare
 from loradock.data.prepared import Prepared
 from loradock.data.read import files
+from loradock.data.select import split
 from loradock.data.selection import Deduplicate, Selection
 from loradock.data.sources import held_out
 from loradock.data.steps import Int64, Stream, Turns
@@ -73,6 +74,28 @@ class Preparing:
             raise errors[0]
         trained, judged = made
         return trained, judged
+
+    def divided(self, data: DataConfig, task: Callable[[DataConfig, TokenizerSpec], Work]) -> Division:
+        """The sources without short rows and copies, and what is held out of them or beside them."""
+        trained, apart = self.with_held_out(data, task)
+        selection = selected(trained, data, deduplicate=data.deduplicate)
+        if apart:
+            judged = (apart, selected(apart, data).samples)
+            return Division(prepared=trained, samples=selection.samples, judged=judged, selection=selection)
+        assert isinstance(data.validation, int | float)
+        samples, held_out = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
+        judged = (trained, held_out) if len(held_out) else None
+        return Division(prepared=trained, samples=samples, judged=judged, selection=selection)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Division:
+    """Prepared rows, the `samples` of them to train on, and the prepared rows and samples to judge by, if any."""
+
+    prepared: Prepared
+    samples: Int64
+    judged: tuple[Prepared, Int64] | None
+    selection: Selection
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -20,8 +20,8 @@ from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
 from loradock.data.row_steps import RowOrder, steps_per_epoch
-from loradock.data.samples.base import Part, Preparing, SampleSet, selected
-from loradock.data.select import Int64, split
+from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.select import Int64
 from loradock.data.steps import BatchShape, Ranks, Stream
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
@@ -65,23 +65,17 @@ class PreferenceSamples(SampleSet):
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; answers are fitted to `preparing.max_length`."""
         data = config.data
-        trained, apart = preparing.with_held_out(data, PreferenceTask.of)
-        selection = selected(trained, data, deduplicate=data.deduplicate)
-        if apart:
-            chosen, judged = selection.samples, (apart, selected(apart, data).samples)
-        else:
-            assert isinstance(data.validation, int | float)
-            chosen, held_out = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
-            judged = (trained, held_out) if len(held_out) else None
+        division = preparing.divided(data, PreferenceTask.of)
+        trained, judged = division.prepared, division.judged
         limit = preparing.max_length
         if not isinstance(limit, int):
             limit = limit(int(np.diff(trained.offsets).max(initial=0)))
         return cls(
             config=config,
-            train=PreferencePart.of(trained, chosen, data=data, max_length=limit),
+            train=PreferencePart.of(trained, division.samples, data=data, max_length=limit),
             validation=judged and PreferencePart.of(*judged, data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
-            selection=selection,
+            selection=division.selection,
         )
 
     @classmethod
@@ -89,11 +83,9 @@ class PreferenceSamples(SampleSet):
         """See `SampleSet`: the better answers alone can be learned without preferences."""
         with closing(read(source)) as records:
             row = next((record.row for record in records if record.row), None)
-        return (
-            preference.instead(row, source, index=index, file=source.path)
-            if row
-            else super().instead(source, index=index)
-        )
+        if row is None:
+            return super().instead(source, index=index)
+        return preference.instead(row, source, index=index, file=source.path)
 
     @property
     def parts(self) -> Mapping[str, PreferencePart]:
@@ -119,6 +111,7 @@ class PreferenceSamples(SampleSet):
             truncated_rows=documents.over_long - documents.dropped,
             dropped_rows=A_PAIR * (fitted.over_long + fitted.equal),
             lost_tokens=documents.lost_tokens,
+            together=A_PAIR,
             template=self.rendered_with,
         )
 

@@ -17,8 +17,8 @@ from loradock.data.prepared import Prepared
 from loradock.data.read import has_text
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
 from loradock.data.row_task import Task
-from loradock.data.samples.base import Part, Preparing, SampleSet, selected
-from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit, split
+from loradock.data.samples.base import Part, Preparing, SampleSet
+from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit
 from loradock.data.sources import held_out_files
 from loradock.data.steps import BatchShape, Int64, Ranks, Stream
 from loradock.data.templates import ChatTemplate
@@ -71,25 +71,18 @@ class RowSamples(SampleSet):
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
-        trained, apart = preparing.with_held_out(data, Task.of)
-        selection = selected(trained, data, deduplicate=data.deduplicate)
-        if apart:
-            chosen = trained.documents_of(selection.samples)
-            judged = (apart, apart.documents_of(selected(apart, data).samples))
-        else:
-            assert isinstance(data.validation, int | float)
-            samples = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
-            chosen, held_out = (trained.documents_of(each) for each in samples)
-            judged = (trained, held_out) if len(held_out) else None
+        division = preparing.divided(data, Task.of)
+        trained, judged = division.prepared, division.judged
+        chosen = trained.documents_of(division.samples)
         limit = preparing.max_length
         if not isinstance(limit, int):
             limit = limit(int((trained.offsets[chosen + 1] - trained.offsets[chosen]).max(initial=0)))
         return cls(
             config=config,
             train=RowPart.of(trained, chosen, data=data, max_length=limit),
-            validation=judged and RowPart.of(*judged, data=data, max_length=limit),
+            validation=judged and RowPart.of(judged[0], judged[0].documents_of(judged[1]), data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
-            selection=selection,
+            selection=division.selection,
         )
 
     @property

@@ -134,7 +134,7 @@ def propose(context: Context) -> tuple[Trial, ...]:
     if plan.accumulation.value > 1 and larger > current:
         trials.append(_trial(context, "micro-batch-x2", larger))
     if current > context.least_rows:
-        trials.append(_trial(context, "micro-batch-x0.5", current // 2))
+        trials.append(_trial(context, "micro-batch-x0.5", max(context.least_rows, current // 2)))
     return tuple(trials)
 
 

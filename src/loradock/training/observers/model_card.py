@@ -68,6 +68,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
         *([("samples a step", str(train["global_batch"]))] if objective_of(content).answers else []),
         *contrast(content),
+        *preferences(content),
         ("steps", str(content["outcome"]["steps"])),
         ("seed", str(train["seed"])),
         ("device", ", ".join(gpu["name"] for gpu in facts["gpus"]) or "CPU"),
@@ -95,6 +96,16 @@ def contrast(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "temperature", f"{asked['temperature']:g}"
 
 
+def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
+    """The loss of a run that learned preferences, and the adapter that any run began with, as label and value."""
+    options = content["config"].get("preference")
+    if options and objective_of(content).owns("preference.loss"):
+        yield "preference loss", f"{options['loss']}, beta {options['beta']:g}"
+    if first := content["config"]["lora"].get("adapter"):
+        digest = content["fingerprint"]["lora.adapter.content"]
+        yield "began with the adapter", f"{first}, weights sha256 {digest[:16]}"
+
+
 def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """What `--allow-change` accepted, by the step from which it holds; attempts whose steps were made again are out."""
     if not content.get("resumed_from"):
@@ -116,7 +127,7 @@ def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     return [
         *rows,
         (
-            "samples" if data.get("split_rows") else "rows",
+            "samples" if data.get("split_rows") else "answers" if data.get("together", 1) > 1 else "rows",
             f"{data['train_rows']} trained, {data['validation_rows']} held out",
         ),
         ("tokens", f"{data['tokens']:,}, of which {data['supervised_tokens']:,} are learned"),

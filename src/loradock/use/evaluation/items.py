@@ -128,8 +128,11 @@ def of_data(
 
 def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
     if isinstance(sample, PreferencePair):
-        chosen, rejected = (_turns(each)[-1].content.strip() for each in (sample.chosen, sample.rejected))
-        return "chosen and rejected are equal: neither is preferred" if chosen == rejected else None
+        chosen, rejected = map(_turns, (sample.chosen, sample.rejected))
+        if chosen[:-1] != rejected[:-1]:
+            return "chosen and rejected differ in more than their last turn: one answer is compared with another"
+        is_equal = chosen[-1].content.strip() == rejected[-1].content.strip()
+        return "chosen and rejected are equal: neither is preferred" if is_equal else None
     if isinstance(sample, Pairs):
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(sample, Completion):

@@ -10,42 +10,23 @@ from typing import Any
 from loradock.data.call_readers import Unread
 from loradock.data.formats.base import ToolCall
 from loradock.use.evaluation.items import Item, calls_shown
-from loradock.use.evaluation.methods.base import Work
+from loradock.use.evaluation.methods.generate import Greedy
 from loradock.use.evaluation.outcomes import Outcome
-from loradock.use.inference.decoding import Request, answers
-from loradock.use.inference.opener import Opened
+from loradock.use.inference.decoding import Answer
 
 
-class Calls:
-    """One greedy answer of at most `max_new_tokens`; right where it calls what the row's answer does, in any order.
+class Calls(Greedy):
+    """Right where it calls what the row's answer does, in any order.
 
     A row whose answer is no call is right where there is none. What cannot be read is wrong. The opened template must
     have a syntax of calls.
     """
 
     name = "calls"
-    cpu_tokens: int | None = None
 
-    def __init__(self, opened: Opened, *, max_new_tokens: int) -> None:
-        self.opened, self._most = opened, max_new_tokens
-        self.settings = {"max_new_tokens": max_new_tokens}
-
-    def prepare(self, item: Item) -> Work:
-        """The prompt's tokens."""
-        ids = self.opened.prompts.prompt_of(item.sample)
-        length = len(ids) + self._most
-        return Work(item=item, longest=length, tokens=length, logits=1, given=ids)
-
-    def run(self, works: Sequence[Work]) -> list[Outcome]:
-        """What each calls."""
-        requests = [Request(ids=work.given) for work in works]
-        replies = answers(self.opened, requests, max_new_tokens=self._most)
-        return [
-            self._outcome(work.item, self.opened.written(answer.ids), answer.finish)
-            for work, answer in zip(works, replies, strict=True)
-        ]
-
-    def _outcome(self, item: Item, text: str, finish: str) -> Outcome:
+    def outcome(self, item: Item, answer: Answer) -> Outcome:
+        """See `Greedy`."""
+        text = self.opened.written(answer.ids)
         syntax = self.opened.prompts.call_syntax
         assert syntax is not None
         tools: Any = getattr(item.sample, "tools", ())
@@ -64,7 +45,7 @@ class Calls:
             names=float(calls is not None and _names(calls) == _names(item.calls)),
             unread=unread,
             text=text,
-            finish=finish,
+            finish=answer.finish,
         )
 
 
