@@ -15,6 +15,8 @@ FORMATS: dict[str, str] = {
     "swift": "pairs:SWIFT",
     "swift-preference": "preference:SWIFT",
     "preference": "preference:FORMAT",
+    "judgement": "judgement:FORMAT",
+    "kto-tag": "judgement:LLAMA_FACTORY",
     "xlam": "xlam:FORMAT",
     "messages": "messages:FORMAT",
     "sharegpt": "sharegpt:FORMAT",

@@ -14,7 +14,8 @@ class KindSpec:
     """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are.
 
     `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has,
-    which go through the device together; `roles` are the names of these where there are several.
+    which go through the device together; `roles` are the names of these where there are several. `takes` are other kinds
+    of rows that samples of this one can be made of.
     """
 
     name: str
@@ -23,6 +24,7 @@ class KindSpec:
     teaches: Literal["answers", "vectors"] = "answers"
     documents: int = 1
     roles: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
 
 
 KINDS: dict[str, KindSpec] = {
@@ -38,6 +40,12 @@ KINDS: dict[str, KindSpec] = {
             meaning="prompts with a chosen and a rejected answer",
             documents=2,
             roles=("chosen", "rejected"),
+        ),
+        KindSpec(
+            name="judgements",
+            holds="answers that are each labelled as desirable or not",
+            meaning="answers with a label",
+            takes=("preferences",),
         ),
     )
 }

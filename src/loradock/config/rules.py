@@ -273,6 +273,14 @@ def _micro_batch_fits(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("train.micro_batch", config.batch_key), what=what, hint=hint)
 
 
+def _batch_is_enough(config: RunConfig) -> Iterator[KeyProblem]:
+    spec = config.objective_spec
+    if config.train.global_batch < spec.least_batch:
+        what = f"train.global_batch {config.train.global_batch}: {spec.variant or spec.name} compares samples of a step"
+        hint = f"--set train.global_batch={spec.least_batch} or more"
+        yield KeyProblem(keys=("train.global_batch", "objective"), what=what, hint=hint)
+
+
 def _metric_is_reported(config: RunConfig) -> Iterator[KeyProblem]:
     metric, reported = config.checkpoints.metric, config.objective_spec.metrics
     if metric not in reported:
@@ -344,6 +352,7 @@ RULES: tuple[Rule, ...] = (
     _validation_is_a_part,
     _warmup_is_a_part,
     _micro_batch_fits,
+    _batch_is_enough,
     _metric_is_reported,
     _model_is_not_cut,
     _passages_are_compared,

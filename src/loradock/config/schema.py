@@ -6,6 +6,7 @@ description to its section in `config/sections/`; `loradock config schema` and `
 
 from __future__ import annotations
 
+from functools import reduce
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -79,7 +80,8 @@ class RunConfig(Section):
     @property
     def objective_spec(self) -> ObjectiveSpec:
         """What the objective is; everybody asks it, and nobody its name."""
-        return OBJECTIVES[self.objective]
+        spec = OBJECTIVES[self.objective]
+        return spec.under(reduce(getattr, spec.variant_key.split("."), self)) if spec.variant_key else spec
 
     @property
     def batch_key(self) -> str:

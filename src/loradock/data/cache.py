@@ -8,7 +8,7 @@ An entry is a directory named by its key::
     learned.i32     int32   [rows]      supervised tokens of each document
     lines.i64       int64   [rows]      line of the source, counted on over its files; minus the number of a record that
                                         shares its line with others; 0 where there is none
-    roles.u8        uint8   [rows]      what the document is in its sample; a FIRST begins the documents of a sample
+    roles.u8        uint8   [rows]      what the document is in its sample; one that is BEGINNING begins a sample
     manifest.json                       counts, rows per source, sha256 of every file and of itself
     verified.json                       of a large entry: which files were hashed, by size, time and inode
 """
@@ -35,8 +35,9 @@ from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError
 from loradock.files import atomic_io, regular, staged
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64", "roles": "u8"}
-FIRST = 0
-"""The role of the document that begins a sample: a row has no other."""
+FIRST, UNDESIRABLE = 0, 255
+"""The roles of documents that begin a sample: a row has no other. An UNDESIRABLE one is an answer that is labelled so."""
+BEGINNING = (FIRST, UNDESIRABLE)
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 VERIFIED = "verified.json"
@@ -124,7 +125,7 @@ class EntryWriter:
         self.rows += len(chunk.lengths)
         self.tokens += len(chunk.ids)
         self.learned_tokens += int(chunk.learned.sum())
-        self.samples += int(np.count_nonzero(chunk.roles == FIRST))
+        self.samples += int(np.isin(chunk.roles, BEGINNING).sum())
 
     def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
         data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data

@@ -23,7 +23,6 @@ from loradock.data.formats.base import (
     Sample,
     is_filled,
     is_list,
-    texts_of,
 )
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
@@ -102,7 +101,7 @@ class Columns:
         if name in RENDERED and says_something(value):
             raise RowError(f"column {name!r} would be lost: no template is given it", hint=key)
         marks = [mark for mark, names in MEDIA.items() if name in names]
-        if marks and any(mark in text for mark in marks for text in texts_of(sample)):
+        if marks and any(mark in text for mark in marks for text in sample.texts):
             raise RowError(f"column {name!r} would be lost: only text can be trained on", hint=key)
         if self.is_trained and is_about_learning(name) and says_something(value) and learned(name, value) is not True:
             what = f"column {name!r} ({shortened(value)}) says how the row is learned, and would be lost"
@@ -119,7 +118,7 @@ class Columns:
         if plain not in MEANINGFUL or plain in map(plainly, self.format.fields):
             return None
         text = str(value).strip()
-        return None if any(text in each for each in texts_of(sample)) else ""
+        return None if any(text in each for each in sample.texts) else ""
 
     def _lost(self, lost: Mapping[str, str], row: Row) -> RowError:
         """The error for filled columns that the model should see: with the options that keep them, which were tried."""

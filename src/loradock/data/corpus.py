@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +41,7 @@ class Corpus:
     @property
     def rows(self) -> RowSamples | None:
         """The rows to answer from, where there are any."""
-        rows = self.sets.get(RowSamples.kind)
-        assert rows is None or isinstance(rows, RowSamples)
-        return rows
+        return next((samples for samples in self.sets.values() if isinstance(samples, RowSamples)), None)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -168,10 +166,11 @@ def by_kind(config: RunConfig) -> list[tuple[type[SampleSet], RunConfig]]:
     ConfigError where the objective has no use for one of them, or lacks what it trains on.
     """
     data = config.data
-    kinds: list[SampleKind] = [kind_of(format_of(source, index=index)) for index, source in enumerate(data.sources)]
+    known = config.objective_spec.samples
+    kinds = [learned_as(kind_of(format_of(each, index=index)), known) for index, each in enumerate(data.sources)]
     check_kinds(config, kinds)
     files = data.validation_files
-    judged = [kind_of(format_of(source, index=0)) for source in held_out(data)] if files else []
+    judged = [learned_as(kind_of(format_of(source, index=0)), known) for source in held_out(data)] if files else []
     check_held_out_kinds(config, judged)
 
     def part(kind: SampleKind) -> RunConfig:
@@ -185,6 +184,11 @@ def by_kind(config: RunConfig) -> list[tuple[type[SampleSet], RunConfig]]:
     return [(kind, part(kind.kind)) for kind in SAMPLES if kind.kind in config.objective_spec.samples]
 
 
+def learned_as(kind: SampleKind, known: Collection[SampleKind]) -> SampleKind:
+    """The kind that rows of a kind are learned as, where the objective knows those: what can be made of them."""
+    return kind if kind in known else next((each for each in known if kind in KINDS[each].takes), kind)
+
+
 def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
     """ConfigError where the sources are not those of the objective."""
     spec, sources = config.objective_spec, config.data.sources
@@ -194,11 +198,11 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
         samples = next(each for each in SAMPLES if each.kind == kinds[useless])
         other = samples.instead(sources[useless], index=useless)
-        raise ConfigError(what, hint=f"--set objective={learning_from(kinds).name}, or {other}")
+        raise ConfigError(what, hint=f"{learning_from(kinds).options}, or {other}")
     missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]
     if missing:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
-        hint = f"add a file of them (--data FILE --data FILE), or --set objective={learning_from(kinds).name}"
+        hint = f"add a file of them (--data FILE --data FILE), or {learning_from(kinds).options}"
         raise ConfigError(what, hint=hint)
 
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Sequence
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Message, Pairs, PreferencePair, Sample
+from loradock.data.formats.base import Message, Sample
 from loradock.data.prepared import Array
 from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
@@ -28,7 +27,7 @@ class Fingerprints:
 
     def add(self, sample: Sample) -> None:
         """Take the next row in."""
-        *prompt, answer = turns(sample)
+        *prompt, answer = sample.turns
         known = hashlib.blake2b(digest_size=8)
         for turn in prompt:
             known.update(encoded(turn))
@@ -46,17 +45,6 @@ class Fingerprints:
     def prompts(self) -> Array:
         """uint64 [rows]: of all but the last answer; NO_PROMPT where that is nothing."""
         return np.frombuffer(self._prompts, dtype=np.uint64)
-
-
-def turns(sample: Sample) -> Sequence[Message]:
-    """A row as turns, the answer last."""
-    if isinstance(sample, Completion):
-        return Message("user", sample.prompt), Message("assistant", sample.completion)
-    if isinstance(sample, PreferencePair):
-        return (*turns(sample.chosen), *turns(sample.rejected)[-1:])
-    if isinstance(sample, Pairs):
-        return Message("user", sample.query.text), Message("assistant", sample.positives[0].text)
-    return sample.messages
 
 
 def encoded(turn: Message) -> bytes:

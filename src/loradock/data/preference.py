@@ -19,6 +19,7 @@ PAIRS = (
 VERDICTS = ("label", "kto_tag", "thumbs_up")
 """Columns that say of one answer whether it was liked (KTO)."""
 
+JUDGING = "--set objective=preference --set preference.loss=kto"
 ANSWERS = frozenset(("completion", "output", "messages", "conversations"))
 
 
@@ -50,19 +51,32 @@ def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
     return f"{alone}: {command_on(file, change)}" if change else alone
 
 
-def refuse_verdict(row: Row) -> None:
+def refuse_verdict(row: Row, *, index: int) -> None:
     """Preference where this row's answer was disliked: `label: false` beside an answer."""
     for column in VERDICTS:
         if is_false(row.get(column)) and not ANSWERS.isdisjoint(row):
+            field = next((f" {setting(index, name, column)}" for name in VERDICTS[:1] if name != column), "")
             raise Preference(
                 f"preference data ({column} is false): an answer that was disliked would be learned as a good one",
-                hint="keep the liked ones",
-                change=RowsChange(
-                    column=column,
-                    jq='select((.COLUMN | tostring | ascii_downcase) != "false")',
-                    method="filter(lambda r: str(r[COLUMN]).lower() != 'false')",
-                ),
+                hint=f"{JUDGING}{field}, or keep the liked ones",
+                change=_liked(column),
             )
+
+
+def liked_alone(row: Row, source: SourceConfig, *, index: int) -> str:
+    """What to type where labelled answers are to be learned without their labels: the desirable ones, or all."""
+    column = source.fields.get("label") or next((name for name in VERDICTS if name in row), VERDICTS[0])
+    everything = f"--set 'data.sources.{index}.ignore=[{column}]' learns all answers"
+    return f"{everything}, or keep the desirable ones: {command_on(source.path, _liked(column))}"
+
+
+def _liked(column: str) -> RowsChange:
+    """The rows whose label is not false, without it."""
+    return RowsChange(
+        column=column,
+        jq='select((.COLUMN | tostring | ascii_downcase) != "false") | del(.COLUMN)',
+        method="filter(lambda r: str(r[COLUMN]).lower() != 'false').remove_columns([COLUMN])",
+    )
 
 
 def _one_turn(row: Row, better: str, worse: str) -> RowsChange | None:

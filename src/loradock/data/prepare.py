@@ -14,7 +14,6 @@ from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import remarks, shards
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
-from loradock.data.formats.base import texts_of
 from loradock.data.pool import Row, Work, prepare_chunks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
@@ -230,7 +229,7 @@ def _chunks(
             (rows if isinstance(sample, BadRow) else problems).add(sample)
             continue
         chunk.append((line, sample))
-        characters += sum(map(len, texts_of(sample)))
+        characters += sum(map(len, sample.texts))
         if len(chunk) >= CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0

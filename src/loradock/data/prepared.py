@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.cache import DTYPES, FILES, FIRST
+from loradock.data.cache import BEGINNING, DTYPES, FILES
 from loradock.data.columns import Contents
 from loradock.data.formats.base import listed
 from loradock.data.read import place_of
@@ -112,13 +112,13 @@ class Prepared:
 
     @cached_property
     def roles(self) -> Array:
-        """uint8 [rows]: what each document is in its sample; `cache.FIRST` begins those of one sample."""
+        """uint8 [rows]: what each document is in its sample; those of `cache.BEGINNING` begin a sample."""
         return self._read("roles", 0, self.rows)
 
     @cached_property
     def firsts(self) -> Array:
         """int64 [samples]: the first document of each sample."""
-        return np.flatnonzero(self.roles == FIRST).astype(np.int64)
+        return np.flatnonzero(np.isin(self.roles, BEGINNING)).astype(np.int64)
 
     def documents_of(self, samples: Array) -> Array:
         """int64, ascending: all documents of these samples (ascending)."""

@@ -46,7 +46,7 @@ class Selection:
 
         DataError where a larger share than `max_dropped` is too short.
         """
-        first = np.flatnonzero(prepared.roles == FIRST).astype(np.int64)
+        first = prepared.firsts
         edges = np.append(first, prepared.rows)
         shortest = np.minimum.reduceat(np.diff(prepared.offsets), first)
         samples = np.flatnonzero(shortest >= min_tokens)
@@ -99,7 +99,7 @@ def _digests(prepared: Prepared, edges: Int64) -> np.ndarray[Any, Any]:
         for index, (begin, end) in enumerate(pairwise(bounds)):
             digest = hashlib.blake2b(block[0][4 * begin : 4 * end], digest_size=DIGEST_BYTES)
             digest.update(block[1][begin:end])
-            if documents[index + 1] - documents[index] > 1:
+            if documents[index + 1] - documents[index] > 1 or prepared.roles[documents[index]] != FIRST:
                 inner = slice(documents[index], documents[index + 1])
                 digest.update(prepared.roles[inner].tobytes() + np.diff(prepared.offsets[inner]).tobytes())
             values += digest.digest()

@@ -164,7 +164,8 @@ class _Reading:
                 yield self.broken(record)
                 continue
             try:
-                refuse_verdict(row)
+                if format.kind == "rows":
+                    refuse_verdict(row, index=self.index)
                 sample = convert_row(format, source.fields, row)
                 columns.note(row, sample)
             except RowError as error:

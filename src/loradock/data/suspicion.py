@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loradock.data.formats.base import Completion, Pairs, PreferencePair, Sample
+from loradock.data.formats.base import Pairs, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.select import Fitted
 
@@ -102,13 +102,9 @@ class Texts:
 
 def parts(sample: Sample) -> list[str]:
     """The texts of a row, the answer last, and before it what it answers; of two answers the chosen one."""
-    if isinstance(sample, PreferencePair):
-        return parts(sample.chosen)
-    if isinstance(sample, Completion):
-        return [sample.prompt, sample.completion]
     if isinstance(sample, Pairs):
         return [side.text for side in (*sample.negatives, sample.query, *sample.positives[:1])]
-    return [message.said for message in sample.messages]
+    return (sample.answered or sample).texts
 
 
 def by_tokens(prepared: Prepared, *, at_limit: Fitted | None, max_length: int, used: Array) -> list[Suspicion]:

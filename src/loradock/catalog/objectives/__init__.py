@@ -41,6 +41,6 @@ def is_foreign(key: str, spec: ObjectiveSpec) -> bool:
 
 def learning_from(kinds: Collection[SampleKind]) -> ObjectiveSpec:
     """The first objective that learns from just these kinds of samples; where none does, from some of them."""
-    specs = OBJECTIVES.values()
+    specs = [each for spec in OBJECTIVES.values() for each in (spec, *spec.variants)]
     exact = (spec for spec in specs if spec.samples == frozenset(kinds))
     return next(exact, None) or next(spec for spec in specs if spec.samples & frozenset(kinds))

@@ -17,10 +17,11 @@ log-probability of each document, vectors of documents, or the objective's own `
 class ObjectiveSpec:
     """The pure face of an objective; `computed_by` is the other, `module:Class` below `training.objectives`.
 
-    `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees. `metrics` are those that a
+    `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees, at least `least_batch`. `metrics` are those that a
     checkpoint can be judged by. `keys` are sections (`embedding.`) and keys that only it has, and those which share
     them; `without_effect` gives a reason for each key of all runs that does nothing under it. `defaults` are those of
-    other keys, where the objective needs another value than the rest.
+    other keys, where the objective needs another value than the rest. `variants` are what it is under some values of
+    `variant_key`, each of which is named by its `variant`.
     """
 
     name: str
@@ -29,10 +30,23 @@ class ObjectiveSpec:
     passes: frozenset[Pass]
     computed_by: str
     batch_key: str = "train.global_batch"
+    least_batch: int = 1
     metrics: tuple[str, ...] = ("loss",)
     keys: tuple[str, ...] = ()
     without_effect: Mapping[str, str] = field(default_factory=dict[str, str])
     defaults: Mapping[str, object] = field(default_factory=dict[str, object])
+    variant_key: str = ""
+    variants: tuple[ObjectiveSpec, ...] = ()
+    variant: str = ""
+
+    def under(self, choice: object) -> ObjectiveSpec:
+        """What it is under a value of `variant_key`."""
+        return next((variant for variant in self.variants if variant.variant == choice), self)
+
+    @property
+    def options(self) -> str:
+        """What is typed to choose it."""
+        return f"--set objective={self.name}" + f" --set {self.variant_key}={self.variant}" * bool(self.variant)
 
     @property
     def answers(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
 from loradock.catalog.objectives.base import ObjectiveSpec
@@ -35,6 +35,7 @@ LOSSES: dict[str, PreferenceLoss] = {
     "cpo": PreferenceLoss(
         source="Xu et al. 2024", has_reference=False, keys=("label_smoothing",), likelihood_weight=1.0
     ),
+    "kto": PreferenceLoss(source="Ethayarajh et al. 2024", keys=("desirable_weight", "undesirable_weight")),
 }
 OWN_KEYS = tuple(dict.fromkeys(key for loss in LOSSES.values() for key in loss.keys))
 """Keys that some losses alone read."""
@@ -53,8 +54,23 @@ SPEC = ObjectiveSpec(
     metrics=("loss", "preference_accuracy", "reward_margin"),
     keys=("preference.",),
     defaults={"train.learning_rate": 5e-6},
+    variant_key="preference.loss",
     without_effect={
         "data.loss": "objective preference learns the answers, not the prompt",
         "data.overlap": "objective preference never splits an answer",
     },
 )
+JUDGED = replace(
+    SPEC,
+    variant="kto",
+    least_batch=2,
+    meaning="which answers are desirable",
+    samples=frozenset({"judgements"}),
+    computed_by="kto:Kto",
+    without_effect={
+        **SPEC.without_effect,
+        "preference.share_prompts": "preference.loss kto has one answer of a prompt",
+        "preference.likelihood_weight": "preference.loss kto has no likelihood term",
+    },
+)
+SPEC = replace(SPEC, variants=(JUDGED,))

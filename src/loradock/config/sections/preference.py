@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from loradock.catalog.objectives.preference import LOSSES, LossName
-from loradock.config.sections.values import MOST, Auto, Section
+from loradock.config.sections.values import MOST, Auto, Section, Weight
 
 
 class PreferenceConfig(Section):
@@ -27,6 +27,10 @@ class PreferenceConfig(Section):
     margin: Annotated[float, Field(ge=0, le=1000)] = Field(
         default=0.5, description="Loss simpo: the margin gamma, in units of its reward."
     )
+    desirable_weight: Weight = Field(
+        default=1.0, description="Loss kto: weight of the answers that are labelled as desirable."
+    )
+    undesirable_weight: Weight = Field(default=1.0, description="Loss kto: weight of the others.")
     likelihood_weight: Annotated[float, Field(ge=0, le=MOST)] | Auto = Field(
         default="auto",
         description="Weight of the negative log-likelihood of the chosen answers, a mean over their tokens, that is "

@@ -13,6 +13,7 @@ from loradock.data.formats.base import (
     Completion,
     Conversation,
     Format,
+    Judgement,
     Message,
     Pairs,
     PreferencePair,
@@ -40,6 +41,7 @@ __all__ = [
     "Completion",
     "Conversation",
     "Format",
+    "Judgement",
     "Message",
     "Pairs",
     "PreferencePair",
@@ -72,9 +74,11 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     its `hint` is a `--set` for source number `index` that would make the nearest one fit.
     """
     mapping = mapping or {}
-    fields = frozenset(renamed(mapping, row))
+    by_field = renamed(mapping, row)
+    fields = frozenset(by_field)
     for format in FORMATS:
-        if set(mapping).issubset(format.fields) and format.detect(fields):
+        is_known = set(mapping).issubset(format.fields) and format.detect(fields)
+        if is_known and (format.fits is None or format.fits(by_field)):
             return format
     raise undetected(shown_for(row), row, mapping=mapping, index=index)
 

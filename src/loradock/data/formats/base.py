@@ -107,6 +107,21 @@ class Conversation:
         """Whether a template is given more than the roles and texts of its turns."""
         return bool(self.tools) or any(message.is_structured for message in self.messages)
 
+    @property
+    def texts(self) -> list[str]:
+        """All texts of the sample, in their order: a face of every sample."""
+        return [message.said for message in self.messages]
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """The sample as turns, the answer last: a face of every sample."""
+        return self.messages
+
+    @property
+    def answered(self) -> Conversation | Completion | None:
+        """A prompt with its answer, the better one of several; None where nothing is answered. Every sample has it."""
+        return self
+
 
 @dataclass(frozen=True, slots=True)
 class Completion:
@@ -114,6 +129,21 @@ class Completion:
 
     prompt: str
     completion: str
+
+    @property
+    def texts(self) -> list[str]:
+        """See `Conversation`."""
+        return [self.prompt, self.completion]
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """See `Conversation`."""
+        return Message("user", self.prompt), Message("assistant", self.completion)
+
+    @property
+    def answered(self) -> Conversation | Completion | None:
+        """See `Conversation`."""
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +167,21 @@ class Pairs:
         """All of them: the query, positives, negatives."""
         return (self.query, *self.positives, *self.negatives)
 
+    @property
+    def texts(self) -> list[str]:
+        """See `Conversation`."""
+        return [side.text for side in self.sides]
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """See `Conversation`; a query, and the first passage that answers it."""
+        return Message("user", self.query.text), Message("assistant", self.positives[0].text)
+
+    @property
+    def answered(self) -> Conversation | Completion | None:
+        """See `Conversation`."""
+        return None
+
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
@@ -145,19 +190,46 @@ class PreferencePair:
     chosen: Conversation | Completion
     rejected: Conversation | Completion
 
+    @property
+    def texts(self) -> list[str]:
+        """See `Conversation`."""
+        return [*self.chosen.texts, *self.rejected.texts]
 
-Sample = Conversation | Completion | Pairs | PreferencePair
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """See `Conversation`; the rejected answer behind the chosen one."""
+        return (*self.chosen.turns, *self.rejected.turns[-1:])
+
+    @property
+    def answered(self) -> Conversation | Completion | None:
+        """See `Conversation`."""
+        return self.chosen
 
 
-def texts_of(sample: Sample) -> list[str]:
-    """All texts of a sample, in their order."""
-    if isinstance(sample, PreferencePair):
-        return [*texts_of(sample.chosen), *texts_of(sample.rejected)]
-    if isinstance(sample, Completion):
-        return [sample.prompt, sample.completion]
-    if isinstance(sample, Pairs):
-        return [side.text for side in sample.sides]
-    return [message.said for message in sample.messages]
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An answer with its prompt, and whether it is desirable."""
+
+    answer: Conversation | Completion
+    is_desirable: bool
+
+    @property
+    def texts(self) -> list[str]:
+        """See `Conversation`."""
+        return self.answer.texts
+
+    @property
+    def turns(self) -> tuple[Message, ...]:
+        """See `Conversation`."""
+        return self.answer.turns
+
+    @property
+    def answered(self) -> Conversation | Completion | None:
+        """See `Conversation`."""
+        return self.answer
+
+
+Sample = Conversation | Completion | Pairs | PreferencePair | Judgement
 
 
 Row = Mapping[str, Any]
@@ -170,7 +242,8 @@ class Format:
     `fields` are the names that `convert` reads (each can be mapped to another column by the config); those in
     `required` must be present. `convert` gets a row whose columns are already renamed to `fields`. `kind`: what its
     rows become. Where rows may be answered, too (`generate`, `evaluate`), `answer` is the field that training learns,
-    or `turns` the field whose last turns are; `stand_in` is what stands for an answer that is not known yet.
+    or `turns` the field whose last turns are; `stand_in` is what stands for an answer that is not known yet. `fits`
+    says of a row with the required fields whether its values are such as are recognised without being asked for.
     """
 
     name: str
@@ -182,6 +255,7 @@ class Format:
     answer: str | None = None
     turns: str | None = None
     stand_in: Any = "-"
+    fits: Callable[[Row], bool] | None = None
 
     @property
     def optional(self) -> tuple[str, ...]:

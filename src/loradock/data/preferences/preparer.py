@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from loradock.config.sections.data import DataConfig
 from loradock.data.cache import FIRST, Chunk
-from loradock.data.formats.base import PreferencePair
+from loradock.data.formats.base import Completion, Conversation, PreferencePair, Sample
 from loradock.data.pool import Preparer, Refused, Result, Row
 from loradock.data.row_task import Task
 from loradock.data.tokenise import TokenizerSpec
 
 CHOSEN, REJECTED = FIRST, 1
 """What a document is in its pair."""
-NAMES = ("chosen", "rejected")
+
+
+class Answer(NamedTuple):
+    """A document of a row: what messages call it, its role in the sample, and the answer with its prompt."""
+
+    name: str
+    role: int
+    sample: Conversation | Completion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +55,37 @@ class PreferencePreparer:
     def __init__(self, prepare_rows: Preparer) -> None:
         self._prepare_rows = prepare_rows
 
+    @staticmethod
+    def answers(sample: Sample) -> tuple[Answer, ...]:
+        """The documents of a row."""
+        assert isinstance(sample, PreferencePair)
+        return Answer("chosen: ", CHOSEN, sample.chosen), Answer("rejected: ", REJECTED, sample.rejected)
+
     def __call__(self, rows: list[Row]) -> Result:
         """The documents of the rows, and what is wrong with those that have none."""
         chunk, refused = self._documents(rows)
-        bad = {row for row, _ in refused}
-        if bad:
-            rows_left = [row for number, row in enumerate(rows) if number not in bad]
+        if refused:
+            rows_left = [row for number, row in enumerate(rows) if number not in refused]
             chunk, _ = self._documents(rows_left)
-        return chunk, [(rows[row][0], what) for row, what in refused]
+        return chunk, [(rows[row][0], what) for row, what in refused.items()]
 
-    def _documents(self, rows: list[Row]) -> tuple[Chunk, list[tuple[int, str]]]:
-        """Documents in pairs, unless some are refused: by the row's number, the first thing that is wrong with it."""
-        answers: list[Row] = []
-        for _, sample in rows:
-            assert isinstance(sample, PreferencePair)
-            answers += [(len(answers), sample.chosen), (len(answers) + 1, sample.rejected)]
-        chunk, refused = self._prepare_rows(answers)
-        lines = np.array([line or 0 for line, _ in rows], dtype=np.int64)
-        places = chunk.lines
-        chunk = replace(chunk, lines=lines[places // 2], roles=(places % 2).astype(np.uint8))
-        return chunk, self._by_row(refused)
+    def _documents(self, rows: list[Row]) -> tuple[Chunk, dict[int, str]]:
+        """Documents of all rows, unless some are refused: by the row's number, the first thing that is wrong with it."""
+        answers = [(number, answer) for number, (_, sample) in enumerate(rows) for answer in self.answers(sample)]
+        chunk, refused = self._prepare_rows([(place, answer.sample) for place, (_, answer) in enumerate(answers)])
+        owners = [answers[place] for place in chunk.lines.tolist()]
+        chunk = replace(
+            chunk,
+            lines=np.array([rows[number][0] or 0 for number, _ in owners], dtype=np.int64),
+            roles=np.array([answer.role for _, answer in owners], dtype=np.uint8),
+        )
+        return chunk, self._by_row(refused, answers)
 
     @staticmethod
-    def _by_row(refused: Refused) -> list[tuple[int, str]]:
+    def _by_row(refused: Refused, answers: Sequence[tuple[int, Answer]]) -> dict[int, str]:
         problems: dict[int, str] = {}
         for place, what in refused:
             assert place is not None
-            problems.setdefault(place // 2, f"{NAMES[place % 2]}: {what}")
-        return list(problems.items())
+            number, answer = answers[place]
+            problems.setdefault(number, f"{answer.name}{what}")
+        return problems

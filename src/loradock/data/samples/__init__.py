@@ -3,11 +3,12 @@
 from loradock.catalog.samples import SampleKind
 from loradock.data.formats import named
 from loradock.data.samples.base import SampleSet
+from loradock.data.samples.judgements import JudgementSamples
 from loradock.data.samples.pairs import PairSamples
 from loradock.data.samples.preferences import PreferenceSamples
 from loradock.data.samples.rows import RowSamples
 
-SAMPLES: tuple[type[SampleSet], ...] = (PairSamples, PreferenceSamples, RowSamples)
+SAMPLES: tuple[type[SampleSet], ...] = (PairSamples, PreferenceSamples, JudgementSamples, RowSamples)
 
 
 def kind_of(format: str) -> SampleKind:

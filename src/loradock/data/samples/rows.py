@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig
 from loradock.data.dropped import check_dropped
+from loradock.data.pool import Work
 from loradock.data.prepared import Prepared
 from loradock.data.read import has_text
 from loradock.data.row_steps import RowDraw, RowOrder, RowTurns, steps_per_epoch
@@ -20,7 +21,7 @@ from loradock.data.row_task import Task
 from loradock.data.samples.base import Part, Preparing, SampleSet
 from loradock.data.select import UNCUT_TOKENS, EpochOrder, Fitted, fit
 from loradock.data.sources import held_out_files
-from loradock.data.steps import BatchShape, Int64, Ranks, Stream
+from loradock.data.steps import BatchShape, Draw, Int64, Ranks, Stream, Turns
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 from loradock.facts import DataFacts, Facts
@@ -63,6 +64,10 @@ class RowSamples(SampleSet):
     """The rows, and the template that they were rendered with."""
 
     kind: ClassVar[SampleKind] = "rows"
+    part: ClassVar[type[RowPart]] = RowPart
+    task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = Task.of
+    draw: ClassVar[Callable[..., Draw]] = RowDraw
+    in_turns: ClassVar[Callable[..., Turns]] = RowTurns
     train: RowPart
     validation: RowPart | None
     chat: ChatTemplate
@@ -71,7 +76,7 @@ class RowSamples(SampleSet):
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
-        division = preparing.divided(data, Task.of)
+        division = preparing.divided(data, cls.task)
         trained, judged = division.prepared, division.judged
         chosen = trained.documents_of(division.samples)
         limit = preparing.max_length
@@ -79,8 +84,9 @@ class RowSamples(SampleSet):
             limit = limit(int((trained.offsets[chosen + 1] - trained.offsets[chosen]).max(initial=0)))
         return cls(
             config=config,
-            train=RowPart.of(trained, chosen, data=data, max_length=limit),
-            validation=judged and RowPart.of(judged[0], judged[0].documents_of(judged[1]), data=data, max_length=limit),
+            train=cls.part.of(trained, chosen, data=data, max_length=limit),
+            validation=judged
+            and cls.part.of(judged[0], judged[0].documents_of(judged[1]), data=data, max_length=limit),
             chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
             selection=division.selection,
         )
@@ -130,7 +136,7 @@ class RowSamples(SampleSet):
         """The same rows at another longest length. DataError where too much of them is left out."""
 
         def fitted(part: RowPart) -> RowPart:
-            return RowPart.of(part.prepared, part.chosen, data=self.config.data, max_length=max_length)
+            return self.part.of(part.prepared, part.chosen, data=self.config.data, max_length=max_length)
 
         return replace(self, train=fitted(self.train), validation=self.validation and fitted(self.validation))
 
@@ -141,13 +147,13 @@ class RowSamples(SampleSet):
             EpochOrder(part.prepared, fitted=part.fitted, seed=train.seed), global_batch=train.global_batch
         )
         ranks = Ranks(world_size=facts.world_size, rank=facts.rank)
-        return Stream(order, RowDraw(part.prepared, fitted=part.fitted, shape=self.shape(plan), ranks=ranks))
+        return Stream(order, self.draw(part.prepared, fitted=part.fitted, shape=self.shape(plan), ranks=ranks))
 
-    def turns(self, plan: Plan, *, facts: Facts) -> RowTurns | None:
+    def turns(self, plan: Plan, *, facts: Facts) -> Turns | None:
         """See `SampleSet`."""
         if self.validation is None:
             return None
-        return RowTurns(
+        return self.in_turns(
             self.validation.prepared,
             fitted=self.validation.fitted,
             names=tuple(name for name in self.config.data.validation_files if name),

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from loradock.config.sections.data import SourceConfig
-from loradock.data.formats.base import Completion, Conversation, Pairs, PreferencePair, Sample
+from loradock.data.formats.base import Completion, Conversation, Sample
 from loradock.data.sources import samples
 from loradock.errors import Problem
 from loradock.use.evaluation.items import Item
@@ -127,17 +127,16 @@ def texts_of(sources: Iterable[SourceConfig]) -> Iterator[Readings]:
 
 
 def _asked(sample: Sample) -> Iterator[Readings]:
-    if isinstance(sample, PreferencePair):
-        sample = sample.chosen
-    if isinstance(sample, Completion):
-        yield (_whole(sample), sample.prompt) if sample.prompt.strip() else (sample.completion,)
-    elif isinstance(sample, Pairs):
-        yield (sample.query.text,)
-    elif not any(message.content.strip() for message in sample.messages if message.role == "user"):
-        yield (_whole(sample),)
+    row = sample.answered
+    if row is None:
+        yield (sample.turns[0].content,)
+    elif isinstance(row, Completion):
+        yield (_whole(row), row.prompt) if row.prompt.strip() else (row.completion,)
+    elif not any(message.content.strip() for message in row.messages if message.role == "user"):
+        yield (_whole(row),)
     else:
         texts: list[str] = []
-        for turn in sample.messages:
+        for turn in row.messages:
             texts += [turn.content] if turn.role != "system" else []
             if turn.role == "user":
                 yield (turn.content, "\n".join(texts)) if len(texts) > 1 else (turn.content,)

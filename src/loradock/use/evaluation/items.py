@@ -12,7 +12,7 @@ from typing import Literal
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
-from loradock.data.formats.base import Completion, Conversation, Message, Pairs, PreferencePair, Sample, ToolCall
+from loradock.data.formats.base import Completion, Conversation, Judgement, Message, PreferencePair, Sample, ToolCall
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
@@ -48,7 +48,7 @@ class Item:
     @property
     def key(self) -> str:
         """A digest (16 hex) of all that a score depends on."""
-        turns = [(turn.role, turn.said) for turn in _turns(self.sample)]
+        turns = [(turn.role, turn.said) for turn in self.sample.turns]
         tools = [self.sample.tools] if isinstance(self.sample, Conversation) and self.sample.tools else []
         parts = [turns, self.answer, self.candidates, self.texts, *tools]
         return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
@@ -63,12 +63,6 @@ class Item:
         if isinstance(self.sample, Completion):
             return replace(self.sample, completion=text)
         return replace(self.sample, messages=(*self.sample.messages[:-1], Message("assistant", text)))
-
-
-def _turns(sample: Conversation | Completion) -> Sequence[Message]:
-    if isinstance(sample, Completion):
-        return Message("user", sample.prompt), Message("assistant", sample.completion)
-    return sample.messages
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +111,6 @@ def of_data(
         elif what := _without_calls(sample) if needs == "calls" else _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
-            assert not isinstance(sample, Pairs)
             item = _item(sample, row=len(items), place=shown_place(name, number))
             items.append(replace(item, answer=calls_shown(item.calls)) if needs == "calls" else item)
     problems.check(files=files)
@@ -127,18 +120,21 @@ def of_data(
 
 
 def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
+    if isinstance(sample, Judgement) and not sample.is_desirable:
+        return "the answer is labelled as undesirable: it is no right answer to compare with"
     if isinstance(sample, PreferencePair):
-        chosen, rejected = map(_turns, (sample.chosen, sample.rejected))
+        chosen, rejected = sample.chosen.turns, sample.rejected.turns
         if chosen[:-1] != rejected[:-1]:
             return "chosen and rejected differ in more than their last turn: one answer is compared with another"
         is_equal = chosen[-1].content.strip() == rejected[-1].content.strip()
         return "chosen and rejected are equal: neither is preferred" if is_equal else None
-    if isinstance(sample, Pairs):
+    row = sample.answered
+    if row is None:
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
-    if isinstance(sample, Completion):
-        is_asked = bool(sample.prompt.strip()) or not needs_prompt
+    if isinstance(row, Completion):
+        is_asked = bool(row.prompt.strip()) or not needs_prompt
         return None if is_asked else "plain text asks nothing: --metric loss is for such rows"
-    last = sample.messages[-1]
+    last = row.messages[-1]
     if last.calls and not last.content.strip():
         return "the answer is a call of a tool: --metric calls compares those"
     if last.role != "assistant" or not last.content.strip():
@@ -160,14 +156,15 @@ def calls_shown(calls: Sequence[ToolCall]) -> str:
     return "\n".join(call.shown for call in calls) or NO_CALL
 
 
-def _item(sample: Conversation | Completion | PreferencePair, *, row: int, place: str) -> Item:
+def _item(sample: Sample, *, row: int, place: str) -> Item:
     """Of preference data the chosen answer is the right one, and both are its candidates."""
     if isinstance(sample, PreferencePair):
-        texts = tuple(_turns(each)[-1].content for each in (sample.chosen, sample.rejected))
+        texts = tuple(each.turns[-1].content for each in (sample.chosen, sample.rejected))
         names = tuple(text.strip() for text in texts)
         return Item(row=row, place=place, sample=sample.chosen, answer=names[0], candidates=names, texts=texts)
-    text = _turns(sample)[-1].content
-    return Item(row=row, place=place, sample=sample, answer=text.strip())
+    answered = sample.answered
+    assert answered is not None
+    return Item(row=row, place=place, sample=answered, answer=answered.turns[-1].content.strip())
 
 
 def said(text: str, answer: str, candidate: str) -> str | None:
@@ -177,7 +174,7 @@ def said(text: str, answer: str, candidate: str) -> str | None:
 
 
 def _with_candidates(items: Sequence[Item], *, file: Path) -> list[Item]:
-    of_file = {item.answer: _turns(item.sample)[-1].content for item in items}
+    of_file = {item.answer: item.sample.turns[-1].content for item in items}
     items_found: list[Item] = []
     problems = Problems()
     for item in items:
@@ -206,7 +203,7 @@ def _listed(item: Item, names: tuple[str, ...]) -> Item | None:
     answer = max((name for name in names if item.answer.endswith(name)), key=len, default=None)
     if answer is None:
         return None
-    text = _turns(item.sample)[-1].content
+    text = item.sample.turns[-1].content
     return replace(
         item, answer=answer, candidates=names, texts=tuple(said(text, answer, name) or name for name in names)
     )

@@ -1,0 +1,82 @@
+"""Labelled answers: a sample is an answer with its prompt, and whether it is desirable; of a pair, both answers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+
+from loradock.catalog.samples import SampleKind
+from loradock.config.sections.data import DataConfig, SourceConfig
+from loradock.data.pool import Work
+from loradock.data.preference import liked_alone
+from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable
+from loradock.data.prepared import Prepared
+from loradock.data.read import read
+from loradock.data.samples.rows import RowPart, RowSamples
+from loradock.data.select import Int64
+from loradock.data.steps import Draw, Turns
+from loradock.data.tokenise import TokenizerSpec
+
+LARGEST_RATIO = 4 / 3
+"""Of the summed weights of desirable to undesirable answers; the smallest is 1 (Ethayarajh et al. 2024, eq. 8)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgementPart(RowPart):
+    """Labelled answers, at the longest allowed length; none is split."""
+
+    @classmethod
+    def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
+        """See `RowPart`."""
+        whole = "truncate" if data.long_rows == "truncate" else "drop"
+        data = data.model_copy(update={"long_rows": whole, "overlap": 0})
+        return super().of(prepared, chosen, data=data, max_length=max_length)
+
+    @property
+    def used(self) -> str:
+        """Their number, tokens, places and labels."""
+        labels = hashlib.sha256(desirable(self.prepared, self.fitted.rows).tobytes()).hexdigest()
+        return f"{super().used}, labels {labels}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class JudgementSamples(RowSamples):
+    """Labelled answers to train on, and perhaps to evaluate on."""
+
+    kind: ClassVar[SampleKind] = "judgements"
+    part: ClassVar[type[RowPart]] = JudgementPart
+    task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = JudgementTask.of
+    draw: ClassVar[Callable[..., Draw]] = JudgementDraw
+    in_turns: ClassVar[Callable[..., Turns]] = JudgementTurns
+
+    @classmethod
+    def instead(cls, source: SourceConfig, *, index: int) -> str:
+        """See `SampleSet`: what is done without the labels, or with the desirable answers alone."""
+        with closing(read(source)) as records:
+            row = next((record.row for record in records if record.row), None)
+        return super().instead(source, index=index) if row is None else liked_alone(row, source, index=index)
+
+    @property
+    def notes(self) -> list[str]:
+        """What is reported of the samples: how many are desirable, and whether their weights balance them."""
+        return [*super().notes, *self._balance()]
+
+    def _balance(self) -> Iterator[str]:
+        labels, options = desirable(self.train.prepared, self.train.fitted.rows), self.config.preference
+        good, bad = int(np.count_nonzero(labels)), int(np.count_nonzero(~labels))
+        yield f"labels: {good:,} desirable answers, {bad:,} undesirable ones"
+        if not good or not bad:
+            yield "warning: all answers have the same label: nothing says what is better than what"
+            return
+        ratio = options.desirable_weight * good / max(options.undesirable_weight * bad, 1e-12)
+        if not 1 <= ratio <= LARGEST_RATIO:
+            key, value = ("desirable", bad / good) if good < bad else ("undesirable", good / bad)
+            yield (
+                f"the desirable answers weigh {ratio:.2f} times the undesirable ones; the paper advises 1 to 1.33: "
+                f"--set preference.{key}_weight={value:.3g}"
+            )
