@@ -157,7 +157,7 @@ def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("tool", "key", "value"), [
-    ("axolotl", "rl", "grpo"), ("llama-factory", "stage", "ppo"), ("ms-swift", "rlhf_type", "kto"),
+    ("axolotl", "rl", "grpo"), ("llama-factory", "stage", "ppo"), ("ms-swift", "rlhf_type", "gkd"),
 ])  # fmt: skip
 def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_removed(
     tool: str, key: str, value: str, tmp_path: Path
@@ -175,6 +175,8 @@ def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_remo
      ("dpo", 0.3, 0.5, None)),
     ("llama-factory", {"stage": "dpo", "pref_loss": "simpo", "adapter_name_or_path": "sft"},
      ("simpo", 0.1, "auto", "sft")),
+    ("llama-factory", {"stage": "kto", "pref_beta": 0.3, "kto_chosen_weight": 1.3}, ("kto", 0.3, "auto", None)),
+    ("axolotl", {"rl": "kto", "rl_beta": 0.2, "kto_undesirable_weight": 0.5}, ("kto", 0.2, "auto", None)),
     ("ms-swift", {"rlhf_type": "dpo", "beta": 0.2, "rpo_alpha": 1.0, "adapters": ["sft"]}, ("dpo", 0.2, 1.0, "sft")),
 ])  # fmt: skip
 def test_a_training_by_preferences_is_one_of_ours(

@@ -13,7 +13,7 @@ from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data import formats
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation, RowError
-from loradock.data.formats.base import Format, texts_of
+from loradock.data.formats.base import Format
 from loradock.data.render import Renderer
 from loradock.data.sources import samples
 from loradock.data.templates import Brought, resolve
@@ -282,8 +282,8 @@ def test_a_row_of_each_format_is_answered_without_its_answer(format: Format) -> 
     else:
         row["text"] = "Hello."
     sample = sample_of(row, is_chat=format.name == "text")
-    assert texts_of(sample)[-1] == PLACEHOLDER
-    assert format.name == "text" or texts_of(sample)[:-1] == texts_of(whole)[:-1]
+    assert sample.texts[-1] == PLACEHOLDER
+    assert format.name == "text" or sample.texts[:-1] == whole.texts[:-1]
 
 
 def test_rows_to_answer_lose_no_column_that_the_model_should_see() -> None:

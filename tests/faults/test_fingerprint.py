@@ -72,6 +72,7 @@ OTHER: dict[str, Any] = {
     "data.repeat_first": True, "data.special_tokens": "as_control", "data.date": "2024-02-29",
     "lora.adapter": "runs/sft", "preference.loss": "ipo", "preference.beta": 0.2, "preference.label_smoothing": 0.1,
     "preference.margin": 1.0, "preference.likelihood_weight": 0.5, "preference.share_prompts": False,
+    "preference.desirable_weight": 1.3, "preference.undesirable_weight": 0.7,
     "lora.rank": 8, "lora.alpha": 16, "lora.dropout": 0.1, "lora.targets": ["q_proj"], "lora.rslora": True,
     "lora.dora": True, "lora.init": "gaussian", "lora.modules_to_save": ["lm_head"],
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from tiny import make_llama
 
+from loradock.commands.plan import described_facts
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.data.samples.pairs import described
@@ -120,3 +121,15 @@ def test_what_cannot_be_trained_is_refused(base: Path, settings: tuple[str, ...]
     with pytest.raises(ConfigError) as error:
         config(base, *settings)
     assert words in str(error.value)
+
+
+@pytest.mark.parametrize(("loss", "passes"), [("cpo", 0), ("dpo", 1), ("kto", 3)])
+def test_passes_of_a_reference_are_counted_in_the_time(loss: str, passes: int, base: Path) -> None:
+    """A forward pass is a third of a step's passes; kto runs answers under the reference, and mismatched ones twice."""
+    seconds: list[float] = []
+    for settings in (("objective=supervised",), ("objective=preference", f"preference.loss={loss}")):
+        overrides = [*settings, "train.max_steps=200"]
+        found = load(None, overrides=overrides, shortcuts={"--model": str(base), "--data": ["rows.jsonl"]}).config
+        data = replace(described_facts(found, 1600, 200, 400, length=512), together=1)
+        seconds.append(audit(found, planner.machine_with("a10"), facts(found), data).finish.seconds / data.tokens)
+    assert seconds[1] / seconds[0] == pytest.approx(1 + passes / 3, rel=0.05)

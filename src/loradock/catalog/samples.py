@@ -14,8 +14,8 @@ class KindSpec:
     """A kind in words: `holds` ends "FILE holds ...", and `meaning` says what samples of it are.
 
     `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has,
-    which go through the device together; `roles` are the names of these where there are several. `takes` are other kinds
-    of rows that samples of this one can be made of.
+    which go through the device together; `roles` are the names of these where there are several. `takes` are other
+    kinds of rows that samples of this one can be made of.
     """
 
     name: str

@@ -81,8 +81,13 @@ ELSEWHERE = {
     **dict.fromkeys(("download", "fetch", "pull"), "hf download OWNER/NAME --local-dir DIR"),
     **dict.fromkeys(("upload", "push", "publish"), "hf upload OWNER/NAME RUN/adapter"),
     **dict.fromkeys(
-        ("dpo", "grpo", "ppo", "kto", "orpo", "rl", "reward", "rm", "pretrain"),
-        "not trained here: objective is supervised, embedding or gritlm",
+        ("dpo", "kto", "orpo", "simpo", "ipo", "cpo", "preference"),
+        "loradock train --model DIR --data FILE --set objective=preference --set preference.loss=dpo",
+    ),
+    "pretrain": "loradock train --model DIR --data FILE, whose rows are plain text",
+    **dict.fromkeys(
+        ("grpo", "ppo", "rl", "reward", "rm"),
+        "not trained here: objective is supervised, preference, embedding or gritlm",
     ),
     **dict.fromkeys(("stop", "kill", "cancel"), "kill -TERM the process: it saves its last step, and ends with 75"),
     **dict.fromkeys(("log", "logs", "metrics", "tail"), "tail -f RUN/metrics.jsonl, or loradock report RUN"),

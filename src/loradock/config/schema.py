@@ -80,8 +80,18 @@ class RunConfig(Section):
     @property
     def objective_spec(self) -> ObjectiveSpec:
         """What the objective is; everybody asks it, and nobody its name."""
-        spec = OBJECTIVES[self.objective]
-        return spec.under(reduce(getattr, spec.variant_key.split("."), self)) if spec.variant_key else spec
+        return OBJECTIVES[self.objective].under(self._variant)
+
+    @property
+    def plain_passes(self) -> int:
+        """How often a step's samples are run forward besides, without a gradient."""
+        return self.objective_spec.plain_passes.get(self._variant, 0)
+
+    @property
+    def _variant(self) -> str:
+        """The value that the objective varies by."""
+        key = OBJECTIVES[self.objective].variant_key
+        return str(reduce(getattr, key.split("."), self)) if key else ""
 
     @property
     def batch_key(self) -> str:

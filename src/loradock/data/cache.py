@@ -36,7 +36,7 @@ from loradock.files import atomic_io, regular, staged
 
 FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32", "lines": "i64", "roles": "u8"}
 FIRST, UNDESIRABLE = 0, 255
-"""The roles of documents that begin a sample: a row has no other. An UNDESIRABLE one is an answer that is labelled so."""
+"""The roles of documents that begin a sample: a row has no other. UNDESIRABLE is an answer that is labelled so."""
 BEGINNING = (FIRST, UNDESIRABLE)
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20

@@ -17,11 +17,12 @@ log-probability of each document, vectors of documents, or the objective's own `
 class ObjectiveSpec:
     """The pure face of an objective; `computed_by` is the other, `module:Class` below `training.objectives`.
 
-    `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees, at least `least_batch`. `metrics` are those that a
-    checkpoint can be judged by. `keys` are sections (`embedding.`) and keys that only it has, and those which share
-    them; `without_effect` gives a reason for each key of all runs that does nothing under it. `defaults` are those of
-    other keys, where the objective needs another value than the rest. `variants` are what it is under some values of
-    `variant_key`, each of which is named by its `variant`.
+    `meaning` ends "what is learned: ...". `batch_key` says how much an optimiser step sees, at least `least_batch`.
+    `metrics` are those that a checkpoint can be judged by. `keys` are sections (`embedding.`) and keys that only it
+    has, and those which share them; `without_effect` gives a reason for each key of all runs that does nothing under
+    it. `defaults` are those of other keys, where the objective needs another value than the rest. `variants` are what
+    it is under some values of `variant_key`, each of which is named by its `variant`. `plain_passes`, by a value of
+    that key: how often a step's samples are run forward besides, without a gradient, as by a reference.
     """
 
     name: str
@@ -38,6 +39,7 @@ class ObjectiveSpec:
     variant_key: str = ""
     variants: tuple[ObjectiveSpec, ...] = ()
     variant: str = ""
+    plain_passes: Mapping[str, int] = field(default_factory=dict[str, int])
 
     def under(self, choice: object) -> ObjectiveSpec:
         """What it is under a value of `variant_key`."""

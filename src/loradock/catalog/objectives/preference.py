@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 else:
     LossName = Literal[tuple(LOSSES)]
 
-SPEC = ObjectiveSpec(
+PAIRED = ObjectiveSpec(
     name="preference",
     meaning="which of two answers is better",
     samples=frozenset({"preferences"}),
@@ -55,22 +55,24 @@ SPEC = ObjectiveSpec(
     keys=("preference.",),
     defaults={"train.learning_rate": 5e-6},
     variant_key="preference.loss",
+    plain_passes={name: 1 for name, loss in LOSSES.items() if loss.has_reference},
     without_effect={
         "data.loss": "objective preference learns the answers, not the prompt",
         "data.overlap": "objective preference never splits an answer",
     },
 )
 JUDGED = replace(
-    SPEC,
+    PAIRED,
     variant="kto",
     least_batch=2,
+    plain_passes={"kto": 3},
     meaning="which answers are desirable",
     samples=frozenset({"judgements"}),
     computed_by="kto:Kto",
     without_effect={
-        **SPEC.without_effect,
+        **PAIRED.without_effect,
         "preference.share_prompts": "preference.loss kto has one answer of a prompt",
         "preference.likelihood_weight": "preference.loss kto has no likelihood term",
     },
 )
-SPEC = replace(SPEC, variants=(JUDGED,))
+SPEC = replace(PAIRED, variants=(JUDGED,))

@@ -67,7 +67,7 @@ EXPLAINED = {
     "remove_unused_columns": "only the columns that the format names are read; see data.sources.N.fields",
     "resume_from": "give it on the command line: --resume --output RUN",
     "resume_from_checkpoint": "give it on the command line: --resume",
-    "rl": "objective: preference is DPO and its relatives (preference.loss); there is no RL with rollouts here",
+    "rl": "objective: preference is DPO, KTO and their relatives (preference.loss); there is no RL with rollouts here",
     "rope_scaling": "the model's config.json says it",
     "save_gguf": "loradock merge RUN OUT, then loradock export gguf OUT -o FILE",
     "save_method": "loradock merge RUN OUT writes one model; loradock export gguf writes GGUF",

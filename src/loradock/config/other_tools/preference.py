@@ -6,7 +6,7 @@ from typing import Any
 
 from loradock.config.other_tools.base import Rule, Translation, as_list, refuse, to, to_number
 
-KINDS = {name: name for name in ("dpo", "ipo", "orpo", "simpo", "cpo")}
+KINDS = {name: name for name in ("dpo", "ipo", "kto", "orpo", "simpo", "cpo")}
 """Their word for a training by preferences -> our loss."""
 LOSSES = {
     "sigmoid": "dpo",
@@ -19,6 +19,14 @@ RULES: dict[str, Rule] = {
     **dict.fromkeys(("pref_ftx", "rpo_alpha", "cpo_alpha"), to_number("preference.likelihood_weight", above=0)),
     **dict.fromkeys(("simpo_gamma",), to_number("preference.margin", least=0)),
     **dict.fromkeys(("dpo_label_smoothing",), to_number("preference.label_smoothing", above=0)),
+    **dict.fromkeys(
+        ("kto_desirable_weight", "kto_chosen_weight", "desirable_weight"),
+        to_number("preference.desirable_weight", above=0),
+    ),
+    **dict.fromkeys(
+        ("kto_undesirable_weight", "kto_rejected_weight", "undesirable_weight"),
+        to_number("preference.undesirable_weight", above=0),
+    ),
     **dict.fromkeys(("adapter_name_or_path", "lora_model_dir"), to("lora.adapter")),
 }
 

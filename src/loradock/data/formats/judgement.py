@@ -44,10 +44,6 @@ def _judged(row: Row, column: str) -> Judgement:
     answer = form.convert(rest)
     assert isinstance(answer, Conversation | Completion)
     if isinstance(answer, Conversation):
-        if answer.messages[-1].role != "assistant":
-            raise RowError(
-                f"the last turn is of role {answer.messages[-1].role}: the label is of an assistant's answer"
-            )
         answer = replace(answer, given=answer.given or len(answer.messages) - 1)
     return Judgement(answer, is_desirable)
 

@@ -202,16 +202,20 @@ class JudgementTurns:
         draw = JudgementDraw(self._prepared, **about)
         samples = np.arange(len(self._fitted.rows))
         held_out = Mismatched.of(self._prepared, self._fitted, samples)
-        for first, last in self._shape.groups(held_out.lengths.tolist())[self._ranks.rank :: self._ranks.world_size]:
-            batch = draw.mismatched(held_out, samples, first, last)
-            yield Batch(
-                micro_batches=(batch,),
-                samples=0,
-                tokens=batch.tokens,
-                supervised_tokens=0,
-                row_ids=batch.rows,
-                documents=last - first,
-            )
+        groups = self._shape.groups(held_out.lengths.tolist()) if len(samples) > 1 else []
+        size, rank = self._ranks.world_size, self._ranks.rank
+        for turn in (groups[at : at + size] for at in range(0, len(groups), size)):
+            is_idle = rank >= len(turn)
+            batch = draw.mismatched(held_out, samples, *turn[0 if is_idle else rank])
+            if is_idle:  # all ranks take as many turns
+                batch = replace(batch, is_idle=True, places=np.full_like(batch.places, IDLE), supervised_tokens=0)
+            counts: dict[str, int] = {
+                "samples": 0,
+                "tokens": batch.tokens,
+                "supervised_tokens": 0,
+                "documents": len(batch.rows),
+            }
+            yield Batch(micro_batches=(batch,), row_ids=batch.rows, relations={}, **counts)
         first = 0
         for turn in RowTurns(self._prepared, names=self.names, **about):
             yield draw.answers(turn, samples[first : first + turn.samples])

@@ -70,7 +70,7 @@ class PreferencePreparer:
         return chunk, [(rows[row][0], what) for row, what in refused.items()]
 
     def _documents(self, rows: list[Row]) -> tuple[Chunk, dict[int, str]]:
-        """Documents of all rows, unless some are refused: by the row's number, the first thing that is wrong with it."""
+        """Documents of all rows, unless some are refused: by the row's number, the first thing wrong with it."""
         answers = [(number, answer) for number, (_, sample) in enumerate(rows) for answer in self.answers(sample)]
         chunk, refused = self._prepare_rows([(place, answer.sample) for place, (_, answer) in enumerate(answers)])
         owners = [answers[place] for place in chunk.lines.tolist()]

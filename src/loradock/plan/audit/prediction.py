@@ -59,7 +59,7 @@ def tokens_per_second(baseline: Context) -> float:
 
 def predicted(baseline: Context) -> Prediction:
     """The prediction for a plan on its machine."""
-    forwards = 1 + FORWARD_SHARE * held_passes.run_twice(baseline)
+    forwards = 1 + FORWARD_SHARE * (held_passes.run_twice(baseline) + baseline.config.plain_passes)
     device, host = (forwards * part for part in (_fast(baseline) if baseline.engine.plans_shapes else _peft(baseline)))
     waiting = max(0.0, host - device)
     cadence, passes = baseline.plan.cadence.value, device + waiting

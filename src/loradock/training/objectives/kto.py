@@ -41,7 +41,7 @@ class Kto(Preference):
         excess = torch.zeros(2, dtype=torch.float64, device=backend.device)
         for tensors, places in mismatched:
             poll()
-            excess += self.excess(backend, tensors, count=len(places))
+            excess += self.excess(backend, tensors, places=places)
         with backend.waiting():
             divergence = mean_divergence(excess)
         sums = torch.zeros(SUMS, dtype=torch.float64, device=backend.device)
@@ -59,14 +59,15 @@ class Kto(Preference):
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         return reported(sums, good=good, bad=batch.samples - good, divergence=divergence / ranks).float()
 
-    def excess(self, backend: Passes, tensors: Any, *, count: int) -> torch.Tensor:
-        """Of so many mismatched answers, without dropout: float64 [2], the sum of m - m0, and their number."""
+    def excess(self, backend: Passes, tensors: Any, *, places: torch.Tensor) -> torch.Tensor:
+        """Of mismatched answers, without dropout: float64 [2], the sum of m - m0, and their number (none if idle)."""
         with torch.no_grad():
-            scores = backend.score(tensors, at=None, keeps=False).log_probabilities[:count]
+            scores = backend.score(tensors, at=None, keeps=False).log_probabilities
             reference = self.reference(backend, tensors)
         assert reference is not None
-        total = (scores.double() - reference[:count].double()).sum()
-        return torch.stack([total, torch.full_like(total, count)])
+        is_real = (places >= 0).to(scores.device)
+        excess = (scores.double() - reference.double())[: len(places)]
+        return torch.stack([(excess * is_real).sum(), is_real.sum().double()])
 
     def judged(
         self,
@@ -113,7 +114,7 @@ class Kto(Preference):
             batch = BatchInputs.of(turn, [backend.tensors(micro_batch)[0]])
             (tensors,), (places,) = batch.micro_batches, batch.places
             if not turn.relations:
-                excess += self.excess(backend, tensors, count=len(places))
+                excess += self.excess(backend, tensors, places=places)
                 continue
             divergence = mean_divergence(excess) if divergence is None else divergence
             labels = batch.relations["desirable"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +53,12 @@ def write(
 
 def objective_of(content: dict[str, Any]) -> ObjectiveSpec:
     """What a recorded run optimised; records of before there was a choice name none."""
-    return OBJECTIVES[content["config"].get("objective", DEFAULT)]
+    spec = OBJECTIVES[content["config"].get("objective", DEFAULT)]
+    return (
+        spec.under(reduce(dict.__getitem__, spec.variant_key.split("."), content["config"]))
+        if spec.variant_key
+        else spec
+    )
 
 
 def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
@@ -101,6 +107,9 @@ def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     options = content["config"].get("preference")
     if options and objective_of(content).owns("preference.loss"):
         yield "preference loss", f"{options['loss']}, beta {options['beta']:g}"
+        if objective_of(content).variant:
+            weights = (options["desirable_weight"], options["undesirable_weight"])
+            yield "weights of the answers", "{:g} desirable, {:g} undesirable".format(*weights)
     if first := content["config"]["lora"].get("adapter"):
         digest = content["fingerprint"]["lora.adapter.content"]
         yield "began with the adapter", f"{first}, weights sha256 {digest[:16]}"
@@ -143,6 +152,7 @@ MEASURED = {
     "in_batch_accuracy": "in-batch accuracy",
     "preference_accuracy": "preference accuracy",
     "reward_margin": "reward margin",
+    "divergence": "divergence from the reference",
     "chosen_log_probability": "log-probability of the chosen answer",
 }
 """What an evaluation line may hold besides its loss."""

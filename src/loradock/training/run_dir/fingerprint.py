@@ -65,6 +65,8 @@ LATER_KEYS = {
     "train.eps": 1e-8,
     "lora.rank_pattern": {},
     "lora.adapter": None,
+    "preference.desirable_weight": 1.0,
+    "preference.undesirable_weight": 1.0,
     "lora.alpha_pattern": {},
     "train.loraplus_lr_ratio": 1.0,
     "train.min_learning_rate_ratio": 0.0,

@@ -1,0 +1,131 @@
+"""Labelled answers: the forms of their rows, what is learned of them, and what other objectives say of them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from whole_runs import train
+
+from loradock.config.sections.data import SourceConfig
+from loradock.data.formats.base import Completion, Conversation, Judgement
+from loradock.data.sources import format_of, samples
+from loradock.errors import ConfigError, DataError, Problem
+
+ASKED = {"role": "user", "content": "Two stones?"}
+SAID = {"role": "assistant", "content": "A lamp."}
+FORMS: dict[str, tuple[dict[str, Any], str]] = {
+    "texts": ({"prompt": "Two", "completion": " lamp", "label": True}, "judgement"),
+    "lists of turns": ({"prompt": [ASKED], "completion": [SAID], "label": True}, "judgement"),
+    "messages": ({"messages": [ASKED, SAID], "label": True}, "judgement"),
+    "LLaMA-Factory": ({"messages": [ASKED, SAID], "kto_tag": True}, "kto-tag"),
+    "sharegpt": (
+        {"conversations": [{"from": "human", "value": "Two?"}, {"from": "gpt", "value": "Lamp."}], "kto_tag": True},
+        "kto-tag",
+    ),
+    "alpaca": ({"instruction": "Two?", "input": "", "output": "Lamp.", "kto_tag": True}, "kto-tag"),
+    "text of a table": ({"instruction": "Two?", "output": "Lamp.", "label": "True"}, "judgement"),
+}
+
+
+def read(path: Path, *rows: dict[str, Any], **source: Any) -> list[Any]:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    return [sample for _, sample in samples(SourceConfig(path=str(path), **source))]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_label_beside_an_answer_is_read_in_every_form(form: str, tmp_path: Path) -> None:
+    row, name = FORMS[form]
+    label = next(column for column in ("label", "kto_tag") if column in row)
+    opposite = {**row, label: "false" if isinstance(row[label], str) else False}
+    liked, disliked = read(tmp_path / "rows.jsonl", row, opposite)
+    assert format_of(SourceConfig(path=str(tmp_path / "rows.jsonl"))) == name
+    assert isinstance(liked, Judgement)
+    assert isinstance(disliked, Judgement)
+    assert (liked.is_desirable, disliked.is_desirable) == (True, False)
+    assert liked.answer == disliked.answer
+    answer = liked.answer
+    assert isinstance(answer, Completion) or answer.given == len(answer.messages) - 1
+
+
+def test_the_last_answer_alone_is_labelled(tmp_path: Path) -> None:
+    (sample,) = read(tmp_path / "rows.jsonl", {"messages": [ASKED, SAID, ASKED, SAID], "label": False})
+    assert isinstance(sample.answer, Conversation)
+    assert sample.answer.given == 3
+
+
+def test_classes_are_no_labels_unless_they_are_named_so(tmp_path: Path) -> None:
+    row = {"prompt": "Two", "completion": " lamp", "label": 1}
+    (plain,) = read(tmp_path / "rows.jsonl", row)
+    assert isinstance(plain, Completion)
+    (named,) = read(tmp_path / "rows.jsonl", row, format="judgement")
+    assert named == Judgement(Completion("Two", " lamp"), True)
+    column = {"prompt": "Two", "completion": " lamp", "thumbs_up": False}
+    (mapped,) = read(tmp_path / "rows.jsonl", column, fields={"label": "thumbs_up"})
+    assert mapped == Judgement(Completion("Two", " lamp"), False)
+
+
+def test_what_is_no_label_is_refused_by_its_line(tmp_path: Path) -> None:
+    rows = [{"prompt": "Two", "completion": " lamp", "label": each} for each in (True, "maybe", None, 2)]
+    rows.append({"messages": [ASKED, SAID, ASKED], "label": True})
+    _, *problems = read(tmp_path / "rows.jsonl", *rows)
+    assert all(isinstance(each, Problem) for each in problems)
+    assert [(each.line, each.what) for each in problems] == [
+        (2, "label is 'maybe': an answer is labelled with true or false"),
+        (3, "label is null: an answer is labelled with true or false"),
+        (4, "label is 2: an answer is labelled with true or false"),
+        (5, "messages ends with a user turn, not with the assistant's: remove the turns after it"),
+    ]
+
+
+def test_supervised_training_says_what_to_type_for_them_and_what_leaves_the_labels_out(
+    tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    read(file, *({"prompt": f"{n} stones", "completion": " lamp", "label": n % 2 == 0} for n in range(6)))
+    with pytest.raises(ConfigError, match="answers that are each labelled as desirable or not") as caught:
+        train(tmp_path / "refused", "train.max_steps=1", model=llama, data=file)
+    hint = str(caught.value.hint)
+    kto, everything, liked = "objective=preference", "data.sources.0.ignore=[label]", "jq -c"
+    assert hint.startswith(f"--set {kto} --set preference.loss=kto, or --set '{everything}'")
+    common = ("train.max_steps=1", "train.global_batch=2")
+    made = train(tmp_path / "kto", *common, kto, "preference.loss=kto", model=llama, data=file)
+    assert made.metrics[0]["loss"] == 0.5
+    card = (made.adapter / "README.md").read_text("utf-8")
+    assert "kto, beta 0.1" in card
+    assert "1 desirable, 1 undesirable" in card
+    assert train(tmp_path / "all", *common, everything, model=llama, data=file).record["data"]["conversations"] == 0
+    command = hint[hint.index(liked) :].splitlines()[0]
+    done = subprocess.run(["bash", "-c", command], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, (command, done.stderr)
+
+
+def test_pairs_and_labels_under_losses_that_do_not_take_them(tmp_path: Path, llama: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    read(file, {"prompt": "Two", "completion": " lamp", "label": True})
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "dpo", "objective=preference", model=llama, data=file)
+    assert str(caught.value.hint).startswith("--set objective=preference --set preference.loss=kto")
+    bad = [{"prompt": f"{n}", "chosen": " lamp", "rejected": " " if n == 1 else " cat"} for n in range(3)]
+    read(file, *bad)
+    with pytest.raises(DataError) as wrong:
+        train(tmp_path / "kto", "objective=preference", "preference.loss=kto", model=llama, data=file)
+    assert "rows.jsonl" in str(wrong.value.problems[0].file)
+    assert wrong.value.problems[0].line == 2
+
+
+def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> None:
+    """The same answers with one label turned are other data: copies differ, and a run is not continued with them."""
+    file = tmp_path / "rows.jsonl"
+    rows = [{"prompt": "Two", "completion": " lamp", "label": each} for each in (True, False, True)]
+    read(file, *rows)
+    settings = ("objective=preference", "preference.loss=kto", "train.max_steps=1", "train.global_batch=2")
+    one = train(tmp_path / "one", *settings, "data.deduplicate=exact", model=llama, data=file)
+    assert one.record["data"]["duplicate_rows"] == 1
+    read(file, rows[0], {**rows[1], "label": True}, {**rows[2], "label": False})
+    two = train(tmp_path / "two", *settings, "data.deduplicate=exact", model=llama, data=file)
+    key = "data.train.rows"
+    assert two.record["fingerprint"][key] != one.record["fingerprint"][key]
