@@ -200,12 +200,13 @@ def test_a_validation_file_is_read_as_the_sources_are_as_far_as_it_has_their_col
 
 
 def test_an_answer_that_was_disliked_is_called_preference_data(tmp_path: Path) -> None:
-    good = {"prompt": "Two and two?", "completion": " four", "label": True}
-    found = loaded(written(tmp_path / "rows.jsonl", good, {**good, "completion": " five", "label": False}))
+    good = {"prompt": "Two and two?", "completion": " four", "thumbs_up": True}
+    found = loaded(written(tmp_path / "rows.jsonl", good, {**good, "completion": " five", "thumbs_up": False}))
     assert isinstance(found[0], Completion)
-    assert found[1].what.startswith("preference data (label is false)")
+    assert found[1].what.startswith("preference data (thumbs_up is false)")
+    assert "preference.loss=kto --set data.sources.0.fields.label=thumbs_up" in found[1].hint
     assert "jq -c 'select(" in found[1].hint
-    (tmp_path / "rows.csv").write_text("prompt,completion,label\na,b,True\na,c,False\n")
+    (tmp_path / "rows.csv").write_text("prompt,completion,thumbs_up\na,b,True\na,c,False\n")
     assert [isinstance(each, Problem) for each in loaded(tmp_path / "rows.csv")] == [False, True]
     classes = [{"prompt": "a", "completion": "b", "label": number} for number in (0, 1)]
     assert not [each for each in loaded(written(tmp_path / "rows.jsonl", *classes)) if isinstance(each, Problem)]

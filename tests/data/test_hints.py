@@ -35,7 +35,7 @@ PLAIN = [("user", "2+2?"), ("assistant", "4")]
 WITH_SYSTEM = [("system", "Be terse."), *PLAIN]
 WITH_INPUT = [("user", "2+2?\n\nIn words."), ("assistant", "4")]
 PREFERRED = PreferencePair(Completion("2+2?", "4"), Completion("2+2?", "5"))
-LIKED = {"prompt": "2+2?", "completion": "4", "label": True}
+LIKED = {"prompt": "2+2?", "completion": "4", "thumbs_up": True}
 
 FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
     "formats/guess.undetected": [
@@ -88,7 +88,7 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
         ([{"prompt": "2+2?", "winner": "4", "loser": "5"}], {}, PREFERRED),
         ([{"prompt": "2+2?", "response_j": "4", "response_k": "5"}], {}, PREFERRED),
     ],
-    "preference.refuse_verdict": [([LIKED, {**LIKED, "label": False}], {}, Completion("2+2?", "4"))],
+    "preference.refuse_verdict": [([LIKED, {**LIKED, "thumbs_up": False}], {}, Completion("2+2?", "4"))],
     "formats/turns.messages_of": [([{"messages": json.dumps(TALK)}], {}, PLAIN)],
 }
 """By the function that gives the hint: rows, the settings of their source, and what is rendered then."""

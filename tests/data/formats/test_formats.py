@@ -11,9 +11,8 @@ from loradock.data.formats import (
     Completion,
     Conversation,
     Format,
-    Pairs,
-    PreferencePair,
     RowError,
+    Sample,
     Undetected,
     convert_row,
     detect,
@@ -32,7 +31,7 @@ def turns(row: dict[str, object], **mapping: str) -> list[tuple[str, str]]:
 def test_the_example_of_every_format_is_detected_as_it_and_converts(format: Format) -> None:
     row = json.loads(format.example)
     assert detect(row) is format is named(format.name)
-    assert isinstance(convert_row(format, {}, row), Conversation | Completion | Pairs | PreferencePair)
+    assert isinstance(convert_row(format, {}, row), Sample)
     assert set(format.required) <= set(format.fields)
 
 
