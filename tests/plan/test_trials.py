@@ -252,3 +252,13 @@ def test_fewer_evaluations_are_proposed_only_as_far_as_early_stopping_can_still_
     (trial,) = [trial for trial in proposed(of) if trial.name == "evaluation-x10"]
     (every,) = [setting.removeprefix("evaluation.every=") for setting in trial.settings]
     assert steps // int(every) > patience
+
+
+def test_the_prompt_of_both_answers_is_tried_the_other_way_where_both_can_be_done() -> None:
+    def of(loss: str, engine: str = "fast", **more: Any) -> set[str]:
+        found = names(baseline(objective="preference", preference={"loss": loss, **more}, engine=engine))
+        return {name for name in found if name.startswith("shared-prompts")}
+
+    assert of("dpo") == {"shared-prompts-off"}
+    assert of("dpo", share_prompts=False) == {"shared-prompts-on"}
+    assert of("dpo", engine="peft") == of("kto") == set()

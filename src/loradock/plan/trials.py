@@ -24,7 +24,7 @@ FIRST = (
     "dataloader",
 )
 """The knobs whose trials `diagnose` and `plan` show first; the others follow by name."""
-UNDECIDED = ("lora.", "data.", "model.quantization")
+UNDECIDED = ("lora.", "data.", "model.quantization", "preference.")
 """Keys that act although no decision is about them."""
 
 
