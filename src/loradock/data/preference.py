@@ -30,7 +30,8 @@ class Preference(RowError):
 def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
     """Preference where the columns are those of pairs of answers by other names, and no field takes them."""
     for better, worse in PAIRS:
-        if better in row and worse in row and {better, worse}.isdisjoint(source.fields.values()):
+        is_judged = better == "response_0" and "better_response_id" in row
+        if better in row and worse in row and not is_judged and {better, worse}.isdisjoint(source.fields.values()):
             what = f"preference data (columns {better} and {worse}): one answer would be learned without the other"
             if better == "response_0":
                 raise Preference(what, hint="write the better answer of each row into chosen, the other into rejected")
@@ -44,6 +45,8 @@ def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
 def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
     """What to type where preference data are to be learned without preferences: the better answers alone."""
     better, worse = (source.fields.get(name, name) for name in (CHOSEN, REJECTED))
+    if "rejected_response" not in row and not {better, worse} <= {*row}:
+        return f"leave the file out (data.sources.{index}: {file})"
     if better not in row or worse not in row:
         return f"to learn the chosen answers alone: --set 'data.sources.{index}.ignore=[rejected_response]'"
     alone = only_the_better(row, better, worse, source, index=index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import statistics
@@ -17,6 +18,7 @@ from faults.campaign.processes import ENVIRONMENT, Process
 from faults.campaign.subjects import STEPS, Inputs, Subject, adapter_bytes, environment, steps_in
 
 ROWS = {"rows.jsonl": 70, "more.jsonl": 30}
+PAIRS = "pairs.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +117,7 @@ def watched(process: Process, is_saving: Callable[[], bool]) -> tuple[list[float
 def make_inputs(folder: Path) -> Inputs:
     """Make the model and the rows, in a process of its own so that this one starts no thread."""
     folder.mkdir(parents=True, exist_ok=True)
-    inputs = Inputs(model=folder / "base", rows=tuple(folder / name for name in ROWS))
+    inputs = Inputs(model=folder / "base", rows=tuple(folder / name for name in ROWS), pairs=folder / PAIRS)
 
     def make() -> None:
         import tiny
@@ -123,6 +125,11 @@ def make_inputs(folder: Path) -> Inputs:
         tiny.make_llama(inputs.model)
         for seed, file in enumerate(inputs.rows):
             tiny.write_rows(file, rows=ROWS[file.name], seed=seed)
+        answers = [
+            (f"{number} stones {number % 7}", " lamp" * (1 + number % 5)) for number in range(sum(ROWS.values()))
+        ]
+        pairs = [{"prompt": prompt, "chosen": answer, "rejected": " cat, stone"} for prompt, answer in answers]
+        inputs.pairs.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), "utf-8")
 
     ended = Process(make, cwd=folder, log=folder / "log", environment=ENVIRONMENT).finish()
     assert ended.exit_code == 0, (folder / "log").read_text(encoding="utf-8")

@@ -41,10 +41,14 @@ STOCK_FILES = {
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """The tiny model and the rows that every trial trains; the control takes the first file only."""
+    """The tiny model and the rows that every trial trains; the control takes the first file only.
+
+    `pairs` are those of preference tuning.
+    """
 
     model: Path
     rows: tuple[Path, ...]
+    pairs: Path
 
 
 class Subject(Protocol):
@@ -81,7 +85,7 @@ class Subject(Protocol):
 
 
 class Loradock:
-    """The product, with one of its engines."""
+    """The product, with one of its engines; behind a space, the loss of preference tuning in place of answers."""
 
     name = "loradock"
     package = "loradock"
@@ -98,12 +102,14 @@ class Loradock:
         self.engine = engine
 
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
-        settings = {
+        engine, _, loss = self.engine.partition(" ")
+        preferring = {"objective": "preference", "preference.loss": loss} if loss else {}
+        settings = preferring | {
             "checkpoints.every": SAVE_EVERY,
             "checkpoints.keep": 2,
             "data.max_length": 64,
             "device": "cpu",
-            "engine": self.engine,
+            "engine": engine,
             "logging.every": 1,
             "lora.dropout": 0.1,
             "lora.rank": 4,
@@ -114,7 +120,7 @@ class Loradock:
         }
         sets = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
         more = [word for setting in extra for word in ("--set", setting)]
-        data = [word for file in inputs.rows for word in ("--data", str(file))]
+        data = [word for file in ((inputs.pairs,) if loss else inputs.rows) for word in ("--data", str(file))]
         paths = ["--model", str(inputs.model), *data, "--output", str(out)]
         return ["-m", "loradock", "train", unchecked("hundreds of kills"), *paths, *sets, *more]
 
@@ -191,7 +197,7 @@ class Stock:
         surround(Trainer, "_save_checkpoint", before, after)
 
 
-ENGINES = ("fast", "peft")
+ENGINES = ("fast", "peft", "fast dpo", "peft dpo", "fast kto")
 SUBJECTS = (Loradock.name, Stock.name)
 
 

@@ -37,7 +37,8 @@ LAST_SPEAKER = re.compile(r"\n\nAssistant:")
 """What begins an answer in the texts of HH-RLHF (Bai et al. 2022), and belongs to the prompt."""
 
 
-def _convert(row: Row) -> PreferencePair:
+def pair_of(row: Row) -> PreferencePair:
+    """A row whose answers stand in `chosen` and `rejected`."""
     chosen, rejected = (_answer(value_of(row, name)) for name in ("chosen", "rejected"))
     if is_list(chosen) and is_list(rejected):
         return _of_turns(messages_of(chosen, "chosen"), messages_of(rejected, "rejected"), row)
@@ -145,7 +146,7 @@ FORMAT = Format(
     fields=("chosen", "rejected", *reversed(ASKING), "input", "system", "tools"),
     required=("chosen", "rejected"),
     kind="preferences",
-    convert=_convert,
+    convert=pair_of,
     example='{"question": "Two and two?", "chosen": "Four.", "rejected": "Five."}',
 )
 SWIFT = Format(
