@@ -63,7 +63,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         capped_heads=model.capped_heads,
         ranks=sum(layer.own_rank or rank for layer in model.linears if layer.name in targets) * share,
         adapted_inputs=sum(layer.columns for layer in model.linears if layer.name in targets) * share,
-        weights=model.linear_parameters * share,
+        weights=model.reached_parameters * share,
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),
