@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import architecture, published
+from loradock.model import adapter_tensors, architecture, published
 from loradock.model.experts import layout, peft_layers
-from loradock.model.shape import ALL_LINEAR, linear_shapes, resolve_targets
+from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -37,7 +37,8 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     lora = config.lora
     set_seed(config.train.seed)
     peft_layers.install()
-    modules, parameters = _targets(model, config, base=base)
+    expected = resolve_targets(lora.targets, linear_shapes(model), model)
+    modules, parameters = _targets(model, config, expected, base=base)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
@@ -64,11 +65,32 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         raise
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
+    check_adapted(adapted, expected, name=base.name)
     published.check(base, settings, state(adapted).keys())
     return adapted
 
 
-def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> tuple[str | list[str], list[str] | None]:
+def check_adapted(adapted: Any, expected: Targets, *, name: str) -> None:
+    """ModelError unless PEFT put an adapter on what was planned, and on nothing else: it has rules of its own."""
+    from peft.tuners.lora import LoraLayer
+
+    found = {
+        f"{adapter_tensors.original(f'{path}.')}{getattr(layer, 'parameter_name', '')}".rstrip(".")
+        for path, layer in adapted.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+    planned = {*expected.linears, *expected.experts}
+    if differing := sorted(found ^ planned):
+        where = "has one that was not planned" if differing[0] in found else "has none"
+        raise ModelError(
+            f"PEFT adapts {len(found)} layers of {name}, and {len(planned)} were planned: {differing[0]} {where}",
+            hint="name the targets in full (lora.targets), and please report the model",
+        )
+
+
+def _targets(
+    model: Any, config: RunConfig, targets: Targets, *, base: BaseModel
+) -> tuple[str | list[str], list[str] | None]:
     """PEFT's target_modules and target_parameters.
 
     Of a part of a published class a pattern, which means no layer of the other parts there: these have layers of the
@@ -76,8 +98,9 @@ def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> tuple[str | l
     """
     setting = config.lora.targets
     linears = linear_shapes(model)
-    targets = resolve_targets(setting, linears, model)
     parameters = _shortest(targets.experts, [matrices.name for matrices in layout.matrices(model)]) or None
+    if peft_layers.taken_for_experts(model):
+        return list(targets.linears), parameters
     if not architecture.is_wrapper(base.config):
         if not isinstance(setting, str) and not targets.experts and ALL_LINEAR not in setting:
             return list(setting), parameters

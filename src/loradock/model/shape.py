@@ -12,7 +12,7 @@ from loradock.config.sections.model import LoraConfig, names_experts, names_laye
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
 from loradock.model import architecture, recurrence, source
-from loradock.model.experts import layout
+from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -148,6 +148,7 @@ def unreachable(model: Any, *, has_experts: bool = False) -> dict[str, int]:
         for module in model.modules()
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
     }
+    reached |= {id(bias) for bias in layout.biases(model)}
     if has_experts:
         reached |= {id(matrices.parameter) for matrices in layout.matrices(model)}
     parameters_of: dict[str, int] = {}
@@ -183,6 +184,8 @@ def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape
     experts = [matrices.name for matrices in layout.matrices(model)]
     unsupported = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
     unsupported |= set(layout.routers(model))
+    of_experts_to_peft = peft_layers.taken_for_experts(model)
+    unsupported |= {name for name in names if name.rpartition(".")[2] in of_experts_to_peft}
     usual = [name for name in names if name not in unsupported]
     chosen = (requested,) if isinstance(requested, str) else requested
     matches = {
@@ -209,6 +212,14 @@ def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape
             "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
         )
     expected = {name for names_matched in matches.values() for name in names_matched}
+    if passed_by := sorted(name for name in expected if name.rpartition(".")[2] in of_experts_to_peft):
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in passed_by}))
+        others = sorted({name.rpartition(".")[2] for name in usual})
+        raise ModelError(
+            f"LoRA targets {kinds}: in a {model.config.model_type} PEFT takes these names for the experts, and would "
+            f"not find the adapter of {passed_by[0]} again",
+            hint=f"--set lora.targets=[{','.join([*others, *(['experts'] if experts else [])])}]",
+        )
     expected_experts = {name for names_matched in of_experts.values() for name in names_matched}
     return Targets(
         linears=tuple(name for name in names if name in expected),

@@ -76,6 +76,13 @@ def matrices(model: Any) -> Iterator[Matrices]:
             )
 
 
+def biases(model: Any) -> Iterator[torch.nn.Parameter]:
+    """Parameters [experts, rows] that are no matrices: the biases of every expert's."""
+    for _, module in modules(model):
+        if module.has_bias:
+            yield from (getattr(module, f"{key}_bias") for key in keys(module))
+
+
 ACTIVE = ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k")
 """What configurations call the number of experts that a token goes to."""
 

@@ -6,12 +6,34 @@ PEFT adds the product of the factors to all experts of a layer, in the memory of
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from loradock.errors import ModelError
+
+CONVERSION = "peft.utils.transformers_weight_conversion"
+"""PEFT 0.21's rules for adapters of transformers 4, where each expert was a module."""
+
+
+def taken_for_experts(model: Any) -> frozenset[str]:
+    """Names of layers that PEFT takes for a router's or experts' in this kind of mixture, whatever layer has them.
+
+    Of Mixtral, Qwen3-MoE, GLM-4, DeepSeek and their like it reads `gate_proj` as what transformers 4 called so: the
+    experts. A shared expert's or a dense layer's linear layer of that name cannot be targeted there, by no way of
+    writing it (`_convert_peft_config_moe`): its adapter would not be found again.
+    """
+    from transformers.conversion_mapping import get_checkpoint_conversion_mapping
+
+    kind = getattr(model.config, "model_type", None)
+    if kind is None or get_checkpoint_conversion_mapping(kind) is None:
+        return frozenset()
+    rules = importlib.import_module(CONVERSION)
+    pattern = rules._MODEL_TO_CONVERSION_PATTERN.get(kind)
+    is_converted = pattern in rules._MOE_FUSED_TARGETS
+    return frozenset(rules._MOE_TARGET_MODULE_MAPPING.get(pattern, {})) if is_converted else frozenset()
 
 
 @cache
