@@ -92,11 +92,11 @@ class Supervised(Objective):
         made = collate(batch, pad_token_id=pad_token_id, pad_to_multiple=pad_to_multiple)
         return {name: each for name, each in made.items() if name != "seq_lengths"}, made["input_ids"].numel()
 
-    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """Over the labelled tokens, each predicted from those before it."""
         out = model(**tensors, use_cache=False, fused_lm_head=True)
         loss = -out.log_probs.float().sum()
-        if self.balancing and share:
+        if self.balancing and is_training:
             loss = loss + out.label_mask.sum() * self.balancing * out.aux_loss
         return loss
 
