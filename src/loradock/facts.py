@@ -158,7 +158,8 @@ class ModelFacts:
     (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
     the class of its decoder. `left_out`: parts beside its language model, counted nowhere else. `recurrence`: its
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
-    storage and LoRA can reach; `expert_targets`: the names of those that get an adapter.
+    storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear layers
+    that PEFT takes for experts of this kind of model, so that they get none.
     """
 
     name: str
@@ -181,6 +182,7 @@ class ModelFacts:
     recurrence: Recurrence | None = None
     experts: tuple[ExpertShape, ...] = ()
     expert_targets: tuple[str, ...] = ()
+    expert_names: tuple[str, ...] = ()
 
     @property
     def reached_parameters(self) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loradock.catalog import storages
+from loradock.catalog.storages import NF4
 from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
@@ -43,6 +44,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         targets=targets.linears,
         experts=experts,
         expert_targets=targets.experts,
+        expert_names=targets.taken_for_experts,
         unreachable_parameters=sum(beyond.values()),
         unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
         context_length=getattr(text, "max_position_embeddings", None),
@@ -58,6 +60,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_modules_to_save(config, model, facts)
     check_patterns(config.lora, facts)
     check_rank(config.lora, facts)
+    check_experts(config.lora, facts)
     if config.objective_spec.embeds:
         check_texts(config, facts, window=sliding_window(text))
     return facts
@@ -169,10 +172,14 @@ ALL_LINEAR = "all-linear"
 
 @dataclass(frozen=True, kw_only=True)
 class Targets:
-    """Dotted names of what gets an adapter: linear layers, and parameters that hold a matrix of every expert."""
+    """Dotted names of what gets an adapter: linear layers, and parameters that hold a matrix of every expert.
+
+    `taken_for_experts`: last names of linear layers that get none, because PEFT means experts by them.
+    """
 
     linears: tuple[str, ...]
     experts: tuple[str, ...] = ()
+    taken_for_experts: tuple[str, ...] = ()
 
 
 def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> Targets:
@@ -224,6 +231,7 @@ def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape
     return Targets(
         linears=tuple(name for name in names if name in expected),
         experts=tuple(name for name in experts if name in expected_experts),
+        taken_for_experts=tuple(sorted(of_experts_to_peft & {name.rpartition(".")[2] for name in names})),
     )
 
 
@@ -256,10 +264,13 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
     if not storages.of(quantization).is_quantised or facts.unreachable_share <= UNREACHABLE_SHARE:
         return
+    is_of_experts = not storages.of(quantization).takes_experts and "expert" in facts.unreachable_words
     raise ModelError(
         f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
         f"{facts.unreachable_parameters:,} are outside linear layers ({facts.unreachable_words})",
-        hint="--set model.quantization=none, if the GPU has the memory",
+        hint=f"--set model.quantization={NF4.name}, which takes the experts of most mixtures"
+        if is_of_experts
+        else "--set model.quantization=none, if the GPU has the memory",
     )
 
 
@@ -272,10 +283,11 @@ def with_rank(layer: Shape, lora: LoraConfig) -> Shape:
 def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
     """ModelError for every pattern of ranks or alphas that means no layer with an adapter."""
     problems: list[Problem] = []
-    kinds = sorted({name.rpartition(".")[2] for name in facts.targets})
+    adapted = (*facts.targets, *facts.expert_targets)
+    kinds = sorted({name.rpartition(".")[2] for name in adapted})
     for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
         for pattern in patterns:
-            if not any(names_layer(pattern, name) for name in facts.targets):
+            if not any(names_layer(pattern, name) for name in adapted):
                 what = f"lora.{key}: {pattern!r} means no layer that has an adapter"
                 problems.append(Problem(what=what, hint=did_you_mean(pattern, kinds)))
     if problems:
@@ -285,7 +297,8 @@ def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
 
 def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
     """ModelError for a rank beyond that of every matrix that it would be added to."""
-    targets = [linear for linear in facts.linears if linear.name in set(facts.targets)]
+    adapted = {*facts.targets, *facts.expert_targets}
+    targets = [matrix for matrix in (*facts.linears, *facts.experts) if matrix.name in adapted]
     plain = [min(linear.rows, linear.columns) for linear in targets if linear.own_rank is None]
     if plain and lora.rank > max(plain):
         most = max(plain)
@@ -296,6 +309,18 @@ def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
         if rank > widest:
             what = f"lora.rank_pattern: {pattern!r} has rank {rank}, and its layers {widest} rows or columns at most"
             raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{pattern}: {min(widest, 16)}}}'")
+
+
+def check_experts(lora: LoraConfig, facts: ModelFacts) -> None:
+    """ModelError with all that PEFT's adapters on a parameter do not have, where experts get one."""
+    settings = {
+        f"lora.dropout={lora.dropout:g}": ("--set lora.dropout=0", lora.dropout > 0),
+        "lora.dora=true": ("--set lora.dora=false", lora.dora),
+        f"lora.init={lora.init}": ("--set lora.init=default", lora.init not in ("default", "gaussian")),
+    }
+    problems = [Problem(what=f"{setting} is for linear layers", hint=hint) for setting, (hint, is_set) in settings.items() if is_set]
+    if facts.expert_targets and problems:
+        raise ModelError("adapters on a mixture's experts are plain LoRA without dropout", problems=problems)
 
 
 def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:

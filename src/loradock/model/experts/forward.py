@@ -65,6 +65,7 @@ def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.T
     return (outputs + added).to(outputs.dtype)
 
 
+@torch.compiler.disable  # how many tokens an expert has is new in each pass, and would be compiled anew
 def experts_forward(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
