@@ -36,7 +36,6 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
 
     lora = config.lora
     set_seed(config.train.seed)
-    peft_layers.install()
     expected = resolve_targets(lora.targets, linear_shapes(model), model)
     modules, parameters = _targets(model, config, expected, base=base)
     settings = LoraConfig(
