@@ -61,7 +61,8 @@ def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.T
     if factors is None:
         return outputs
     a, b = factors.a[expert], factors.b[expert]
-    added = (inputs.to(a.dtype) @ a.t()) @ b.t() * factors.scaling
+    values = inputs if torch.is_autocast_enabled(inputs.device.type) else inputs.to(a.dtype)
+    added = (values @ a.t()) @ b.t() * factors.scaling
     return (outputs + added).to(outputs.dtype)
 
 

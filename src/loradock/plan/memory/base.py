@@ -35,8 +35,8 @@ def widest_input(model: ModelFacts) -> int:
 
 
 def widest_matrix(model: ModelFacts) -> int:
-    """Weights of the largest linear layer."""
-    return max((layer.rows * layer.columns for layer in model.linears), default=0)
+    """Weights of the largest linear layer, or of one expert's largest matrix."""
+    return max((matrix.rows * matrix.columns for matrix in (*model.linears, *model.experts)), default=0)
 
 
 def of_memory(need: int, have: int) -> str:
