@@ -91,6 +91,23 @@ class LinearShape:
     own_rank: int | None = None
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExpertShape:
+    """One matrix of every expert of a layer, by the dotted name of its parameter, of which a token uses `active`."""
+
+    name: str
+    count: int
+    active: int
+    rows: int
+    columns: int
+    own_rank: int | None = None
+
+    @property
+    def weights(self) -> int:
+        """Of all experts."""
+        return self.count * self.rows * self.columns
+
+
 HALF_BYTES = 2
 """Of a weight in 16 bits."""
 SHOWN_KINDS = 3
@@ -140,7 +157,9 @@ class ModelFacts:
     can use torch's attention. `capped_heads`: query heads of a layer, where their scores are bounded before the softmax
     (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
     the class of its decoder. `left_out`: parts beside its language model, counted nowhere else. `recurrence`: its
-    layers that mix tokens by more than attention, None without.
+    layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
+    storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear layers
+    that PEFT takes for experts of this kind of model, so that they get none.
     """
 
     name: str
@@ -161,16 +180,30 @@ class ModelFacts:
     peculiarity: str | None = None
     left_out: tuple[LeftOut, ...] = ()
     recurrence: Recurrence | None = None
+    experts: tuple[ExpertShape, ...] = ()
+    expert_targets: tuple[str, ...] = ()
+    expert_names: tuple[str, ...] = ()
 
     @property
-    def linear_parameters(self) -> int:
-        """Weights that quantisation can reach."""
-        return sum(layer.rows * layer.columns for layer in self.linears)
+    def reached_parameters(self) -> int:
+        """Weights that quantisation can reach: of linear layers and of experts."""
+        return sum(layer.rows * layer.columns for layer in self.linears) + self.expert_parameters
+
+    @property
+    def expert_parameters(self) -> int:
+        """Weights of all experts."""
+        return sum(matrix.weights for matrix in self.experts)
+
+    @property
+    def active_parameters(self) -> int:
+        """Weights of linear layers and experts that one token is multiplied with."""
+        idle = sum(matrix.weights // matrix.count * (matrix.count - matrix.active) for matrix in self.experts)
+        return self.reached_parameters - idle
 
     @property
     def unreachable_share(self) -> float:
         """Of the inner weights, those outside linear layers: neither NF4 nor LoRA reaches them."""
-        inner = self.linear_parameters + self.unreachable_parameters
+        inner = self.reached_parameters + self.unreachable_parameters
         return self.unreachable_parameters / inner if inner else 0.0
 
     @property
@@ -179,10 +212,17 @@ class ModelFacts:
         return unreachable_words(self.unreachable_kinds)
 
     def adapter_parameters(self, rank: int) -> int:
-        """Trainable weights of a plain LoRA of this rank (or the target's own): r x (in + out) for each target."""
-        chosen = set(self.targets)
+        """Trainable weights of a plain LoRA of this rank (or the target's own): r x (in + out) for each target.
+
+        A matrix of experts has as many as it has experts.
+        """
+        chosen, experts = set(self.targets), set(self.expert_targets)
         targets = (layer for layer in self.linears if layer.name in chosen)
-        return sum((layer.own_rank or rank) * (layer.rows + layer.columns) for layer in targets)
+        of_linears = sum((layer.own_rank or rank) * (layer.rows + layer.columns) for layer in targets)
+        matrices = (matrix for matrix in self.experts if matrix.name in experts)
+        return of_linears + sum(
+            matrix.count * (matrix.own_rank or rank) * (matrix.rows + matrix.columns) for matrix in matrices
+        )
 
 
 def unreachable_words(kinds: Sequence[str]) -> str:

@@ -38,7 +38,7 @@ pytestmark = [
 WEIGHTS = "adapter_model.safetensors"
 TOLERANCE = 2e-5
 BASES = {"tied": {}, "untied": {"tie_word_embeddings": False}, "biases": {"attention_bias": True}}
-NOT_MERGED = {"lora-bias": "biases of its own", "parameters": "fused expert weights"}
+NOT_MERGED = {"lora-bias": "biases of its own", "parameters": "LoRA of kind ParamWrapper"}
 ALWAYS_LOST = ("save-head-that-has-lora",)
 LOST_WHERE_UNTIED = (
     *("head", "head-by-pattern", "head-tied", "rslora-on-head", "dora-on-head"),

@@ -110,7 +110,6 @@ def test_a_tensor_that_belongs_to_nothing_is_named(tmp_path: Path, adapter: Path
         ({"init_lora_weights": "pissa"}, "began with pissa"),
         ({"peft_type": "LOHA"}, "LOHA"),
         ({"lora_bias": True}, "biases of its own"),
-        ({"target_parameters": ["mlp.experts.gate_up_proj"]}, "fused expert weights"),
     ],
 )
 def test_another_kind_of_adapter_is_refused(tmp_path: Path, adapter: Path, settings: dict[str, Any], what: str) -> None:

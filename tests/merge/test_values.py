@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import mixtures
 import pytest
 import torch
 from families import FAMILIES, make_model
@@ -169,23 +170,28 @@ def test_tokens_that_were_added_enlarge_the_vocabulary(tmp_path: Path, base: Pat
     assert float(kl(wanted, log_probabilities(found, len(words))).mean()) <= IN_FLOAT32
 
 
-def test_experts_are_copied_where_attention_alone_has_an_adapter(tmp_path: Path) -> None:
-    config = AutoConfig.for_model(
-        "mixtral",
-        vocab_size=900,
-        hidden_size=64,
-        intermediate_size=64,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        num_local_experts=4,
-    )
-    torch.manual_seed(2)
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path / "base")
-    tokenizer(tmp_path / "base")
-    adapter = make_adapter(tmp_path / "adapter", base=tmp_path / "base", target_modules=["q_proj", "o_proj"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
+def test_experts_are_those_of_training_with_what_their_adapter_adds(tmp_path: Path, kind: str) -> None:
+    """Of Qwen each expert is three tensors in the files, of gpt-oss all are one, which is transposed."""
+    base = mixtures.make(tmp_path / "base", kind, hidden_size=80, head_dim=20)
+    on_experts = ["experts.gate_up_proj", "experts.down_proj"]
+    adapter = make_adapter(tmp_path / "adapter", base=base, target_modules=["q_proj"], target_parameters=on_experts)
     merged(adapter, tmp_path / "out")
     assert divergence(adapter, tmp_path / "out") <= IN_FLOAT32
+    write_lineage(adapter, base=base, quantization="none")
+    merged(adapter, tmp_path / "whole")
+    assert divergence(adapter, tmp_path / "whole", quantization="none") <= IN_FLOAT32
+    assert divergence(adapter, tmp_path / "whole") > IN_BFLOAT16
+
+
+def test_experts_in_nf4_are_merged_where_attention_alone_has_an_adapter(tmp_path: Path) -> None:
+    adapter = make_adapter(
+        tmp_path / "adapter", base=mixtures.make(tmp_path / "base", "mixtral"), target_modules=["q_proj", "o_proj"]
+    )
+    merged(adapter, tmp_path / "out")
+    assert divergence(adapter, tmp_path / "out") <= IN_FLOAT32
+    record = json.loads((tmp_path / "out" / "merge.json").read_text())
+    assert record["tensors"]["dequantised"] == 2 * 4 * 3 + 2 * 2
 
 
 def test_ends_of_answers_are_kept_and_those_of_training_come_after_them(tmp_path: Path, base: Path) -> None:

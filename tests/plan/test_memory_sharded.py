@@ -71,12 +71,12 @@ def test_each_mode_cuts_what_its_paper_says() -> None:
     ddp, zero2, zero3, fsdp = (bytes_of(mode, 8) for mode in ("ddp", "zero2", "zero3", "fsdp"))
     assert ddp["optimiser state"] == 8 * adapters
     assert zero2["optimiser state"] == zero3["optimiser state"] == adapters
-    assert ddp["base weights"] == zero2["base weights"] == LLAMA.linear_parameters // 2
-    assert zero3["base weights"] == fsdp["base weights"] == LLAMA.linear_parameters // 16
+    assert ddp["base weights"] == zero2["base weights"] == LLAMA.reached_parameters // 2
+    assert zero3["base weights"] == fsdp["base weights"] == LLAMA.reached_parameters // 16
     assert ddp["adapters and gradients"] - zero2["adapters and gradients"] == adapters * 4 * 7 // 8
     assert fsdp["adapters and gradients"] == adapters * 8 // 8
     assert ddp["gathered layers"] == zero2["gathered layers"] == 0 < zero3["gathered layers"]
-    assert ddp["scales"] == fsdp["scales"] == pytest.approx(LLAMA.linear_parameters * 0.127 / 8, rel=1e-6)
+    assert ddp["scales"] == fsdp["scales"] == pytest.approx(LLAMA.reached_parameters * 0.127 / 8, rel=1e-6)
     assert zero3 == fsdp
     assert ddp["total"] > zero2["total"] > fsdp["total"]
 

@@ -206,7 +206,7 @@ def test_adapters_on_attention_alone_are_proposed_by_the_names_of_the_model() ->
     assert trial(baseline(), "lora-targets-attention").settings == ("lora.targets=[q_proj, k_proj, v_proj, o_proj]",)
     assert trial(baseline(of="phi-3-mini"), "lora-targets-attention").settings == ("lora.targets=[qkv_proj, o_proj]",)
     model = models()["mistral-7b"]
-    fewer = targets_of(model, ("q_proj", "v_proj"))
+    fewer, _ = targets_of(model, ("q_proj", "v_proj"))
     assert len(fewer) == 64
     attended = replace(model, targets=fewer)
     plan = planner.make(

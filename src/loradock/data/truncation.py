@@ -213,7 +213,7 @@ class Flops:
 
     def __init__(self, model: ModelFacts) -> None:
         layer = widths(model, rank=1)
-        self._token = PRODUCT_PASSES * 2 * model.linear_parameters
+        self._token = PRODUCT_PASSES * 2 * model.active_parameters
         self._learned = PRODUCT_PASSES * 2 * model.hidden * model.vocabulary
         self._square = ATTENTION_PASSES * 2 * 2 * layer.attended * model.layers / 2
 

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import architecture, published
-from loradock.model.shape import linear_shapes, resolve_targets
+from loradock.model import adapter_tensors, architecture, published
+from loradock.model.experts import layout, peft_layers
+from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -35,13 +36,16 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
 
     lora = config.lora
     set_seed(config.train.seed)
+    expected = resolve_targets(lora.targets, linear_shapes(model), model)
+    modules, parameters = _targets(model, config, expected, base=base)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
         rank_pattern=dict(lora.rank_pattern),
         alpha_pattern=dict(lora.alpha_pattern),  # pyright: ignore[reportArgumentType]
         lora_dropout=lora.dropout,
-        target_modules=_targets(model, config, base=base),
+        target_modules=modules,
+        target_parameters=parameters,
         use_rslora=lora.rslora,
         use_dora=lora.dora,
         init_lora_weights=INITIALISATIONS[lora.init],
@@ -60,28 +64,60 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         raise
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
+    check_adapted(adapted, expected, name=base.name)
     published.check(base, settings, state(adapted).keys())
     return adapted
 
 
-def _targets(model: Any, config: RunConfig, *, base: BaseModel) -> str | list[str]:
-    """PEFT's target_modules. Of a part of a published class a pattern, which means no layer of the other parts there.
+def check_adapted(adapted: Any, expected: Targets, *, name: str) -> None:
+    """ModelError unless PEFT put an adapter on what was planned, and on nothing else: it has rules of its own."""
+    from peft.tuners.lora import LoraLayer
 
-    The published class has those parts, whose layers have the same names (q_proj of a vision tower).
+    found = {
+        f"{adapter_tensors.original(f'{path}.')}{getattr(layer, 'parameter_name', '')}".rstrip(".")
+        for path, layer in adapted.named_modules()
+        if isinstance(layer, LoraLayer)
+    }
+    planned = {*expected.linears, *expected.experts}
+    if differing := sorted(found ^ planned):
+        where = "has one that was not planned" if differing[0] in found else "has none"
+        raise ModelError(
+            f"PEFT adapts {len(found)} layers of {name}, and {len(planned)} were planned: {differing[0]} {where}",
+            hint="name the targets in full (lora.targets), and please report the model",
+        )
+
+
+def _targets(
+    model: Any, config: RunConfig, targets: Targets, *, base: BaseModel
+) -> tuple[str | list[str], list[str] | None]:
+    """PEFT's target_modules and target_parameters.
+
+    Of a part of a published class a pattern, which means no layer of the other parts there: these have layers of the
+    same names (q_proj of a vision tower).
     """
     setting = config.lora.targets
     linears = linear_shapes(model)
-    targets = resolve_targets(setting, linears, model)
+    parameters = _shortest(targets.experts, [matrices.name for matrices in layout.matrices(model)]) or None
+    if peft_layers.taken_for_experts(model):
+        return list(targets.linears), parameters
     if not architecture.is_wrapper(base.config):
-        if not isinstance(setting, str):
-            return list(setting)
-        return setting if len(targets) == len(linears) else list(targets)
+        if not isinstance(setting, str) and not targets.experts and ALL_LINEAR not in setting:
+            return list(setting), parameters
+        is_whole = len(targets.linears) == len(linears)
+        return (ALL_LINEAR if is_whole else list(targets.linears)), parameters
     part = f"{architecture.decoder_name(model)}."
-    kinds = sorted({name.rpartition(".")[2] for name in targets if name.startswith(part)})
+    kinds = sorted({name.rpartition(".")[2] for name in targets.linears if name.startswith(part)})
     # The kinds stand in the first and last parentheses: vLLM's `is_regex_target_modules` reads them there.
     pattern = rf"{re.escape(part)}.*\b({'|'.join(map(re.escape, kinds))})"
     meant = tuple(layer.name for layer in linears if re.fullmatch(pattern, layer.name))
-    return pattern if meant == targets else list(targets)
+    return (pattern if meant == targets.linears else list(targets.linears)), parameters
+
+
+def _shortest(targets: Sequence[str], parameters: Sequence[str]) -> list[str]:
+    """Names that PEFT takes for these parameters alone: module and parameter, else what they are called in full."""
+    ends = sorted({".".join(name.split(".")[-2:]) for name in targets})
+    meant = [name for name in parameters if any(name.endswith(f".{end}") for end in ends)]
+    return ends if sorted(meant) == sorted(targets) else list(targets)
 
 
 def refused_by_peft(message: str, *, kinds: Sequence[str], name: str) -> ModelError | None:

@@ -15,7 +15,7 @@ SHARE = 0.5
 
 
 def densify(model: Any, *, dtype: torch.dtype) -> bool:
-    """Put plain linear layers in place of a loaded model's NF4 layers, where memory allows; True where it was done.
+    """Put plain weights in place of a loaded model's NF4 layers and experts, where memory allows; True if it was done.
 
     `dtype` is that of matrix products, in which bitsandbytes dequantises too.
     """
@@ -23,10 +23,15 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
     from bitsandbytes import functional
     from bitsandbytes.nn import Linear4bit
 
+    from loradock.model.experts import layout
+    from loradock.model.experts.storage import NF4Experts
+
     layers: list[tuple[str, Any]] = [
         (name, module) for name, module in model.named_modules() if isinstance(module, Linear4bit)
     ]
-    wanted_bytes = dtype.itemsize * sum(module.weight.quant_state.shape.numel() for _, module in layers)
+    experts = [matrices for matrices in layout.matrices(model) if isinstance(matrices.parameter, NF4Experts)]
+    count = sum(module.weight.quant_state.shape.numel() for _, module in layers)
+    wanted_bytes = dtype.itemsize * (count + sum(matrices.parameter.numel() for matrices in experts))
     if not layers or wanted_bytes > SHARE * free_bytes(model.device):
         return False
     for name, module in layers:
@@ -38,6 +43,9 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
         dense.bias = module.bias
         parent, _, parent_name = name.rpartition(".")
         setattr(model.get_submodule(parent), parent_name, dense)
+    for matrices in experts:
+        values = matrices.parameter.dense().to(dtype)
+        setattr(matrices.module, matrices.key, torch.nn.Parameter(values, requires_grad=False))
     for mark in ("is_loaded_in_4bit", "is_quantized", "quantization_method", "hf_quantizer"):
         if hasattr(model, mark):
             delattr(model, mark)

@@ -149,6 +149,10 @@ def coverage(model: Any) -> Coverage:
     import torch
     from bitsandbytes.nn import Linear4bit, Linear8bitLt
 
+    from loradock.model.experts import layout
+    from loradock.model.experts.storage import NF4Experts
+
+    vectors = {id(bias) for bias in layout.biases(model)}
     head = model.get_output_embeddings()
     quantised, other_bytes, total = 0, 0, 0
     missed: dict[str, int] = {}
@@ -158,6 +162,10 @@ def coverage(model: Any) -> Coverage:
             if id(parameter) in modules_seen:
                 continue
             modules_seen.add(id(parameter))
+            if isinstance(parameter, NF4Experts):
+                total += parameter.numel()
+                quantised += parameter.numel()
+                continue
             is_quantised = isinstance(module, (Linear4bit, Linear8bitLt)) and key == "weight"
             state = getattr(parameter, "quant_state", None)
             count = state.shape.numel() if state is not None else parameter.numel()
@@ -166,7 +174,8 @@ def coverage(model: Any) -> Coverage:
                 quantised += count
                 continue
             other_bytes += parameter.numel() * parameter.element_size()
-            if is_matrix(parameter) and module is not head and not isinstance(module, torch.nn.Embedding):
+            is_inner = module is not head and not isinstance(module, torch.nn.Embedding)
+            if is_matrix(parameter) and is_inner and id(parameter) not in vectors:
                 missed[f"{name}.{key}"] = count
     return Coverage(
         quantised_weights=quantised,

@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from loradock.catalog import storages
+from loradock.catalog.storages import NF4
 from loradock.config.schema import RunConfig
-from loradock.config.sections.model import LoraConfig, names_layer
+from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
-from loradock.facts import UNREACHABLE_SHARE, LinearShape, ModelFacts
+from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
 from loradock.model import architecture, recurrence, source
+from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 DEFAULT_LENGTH = 1024
+Shape = TypeVar("Shape", LinearShape, ExpertShape)
 
 
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     """Count layers and weights, resolve LoRA's targets, and refuse what quantisation or LoRA could not reach."""
     model = source.on_meta(base)
-    beyond = unreachable(model)
+    storage = config.model.storage
+    beyond = unreachable(model, has_experts=storage.takes_experts)
     linears = tuple(with_rank(layer, config.lora) for layer in linear_shapes(model))
+    experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
+    targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
         name=base.name,
         architecture=type(model).__name__,
@@ -35,7 +41,10 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         vocabulary=text.vocab_size,
         parameters=sum(parameter.numel() for parameter in model.parameters()),
         linears=linears,
-        targets=resolve_targets(config.lora.targets, linears, model),
+        targets=targets.linears,
+        experts=experts,
+        expert_targets=targets.experts,
+        expert_names=targets.taken_for_experts,
         unreachable_parameters=sum(beyond.values()),
         unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
         context_length=getattr(text, "max_position_embeddings", None),
@@ -51,6 +60,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_modules_to_save(config, model, facts)
     check_patterns(config.lora, facts)
     check_rank(config.lora, facts)
+    check_experts(config.lora, facts)
     if config.objective_spec.embeds:
         check_texts(config, facts, window=sliding_window(text))
     return facts
@@ -113,10 +123,25 @@ def linear_shapes(model: Any) -> tuple[LinearShape, ...]:
     )
 
 
-def unreachable(model: Any) -> dict[str, int]:
+def expert_shapes(model: Any) -> tuple[ExpertShape, ...]:
+    """Every matrix of fused experts that transformers' interface computes, in the model's order."""
+    return tuple(
+        ExpertShape(
+            name=matrices.name,
+            count=matrices.experts,
+            active=layout.used_by_a_token(model, matrices),
+            rows=matrices.outputs,
+            columns=matrices.inputs,
+        )
+        for matrices in layout.matrices(model)
+    )
+
+
+def unreachable(model: Any, *, has_experts: bool = False) -> dict[str, int]:
     """{kind: weights} of matrices that are neither linear nor embedding, as fused experts are.
 
-    A kind is the end of the names: module and parameter (`experts.gate_up_proj`).
+    A kind is the end of the names: module and parameter (`experts.gate_up_proj`). `has_experts`: the experts that
+    `model.experts` computes are reached.
     """
     import torch
     from transformers.pytorch_utils import Conv1D
@@ -126,6 +151,9 @@ def unreachable(model: Any) -> dict[str, int]:
         for module in model.modules()
         if isinstance(module, (torch.nn.Linear, torch.nn.Embedding, Conv1D))
     }
+    reached |= {id(bias) for bias in layout.biases(model)}
+    if has_experts:
+        reached |= {id(matrices.parameter) for matrices in layout.matrices(model)}
     parameters_of: dict[str, int] = {}
     for name, parameter in model.named_parameters():
         if is_matrix(parameter) and id(parameter) not in reached:
@@ -139,15 +167,41 @@ def is_matrix(parameter: Any) -> bool:
     return parameter.dim() >= 2 and parameter.shape[1] > 1
 
 
-def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> tuple[str, ...]:
-    """Dotted names of the layers that get an adapter; ModelError for every target that is none of these."""
+ALL_LINEAR = "all-linear"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Targets:
+    """Dotted names of what gets an adapter: linear layers, and parameters that hold a matrix of every expert.
+
+    `taken_for_experts`: last names of linear layers that get none, because PEFT means experts by them.
+    """
+
+    linears: tuple[str, ...]
+    experts: tuple[str, ...] = ()
+    taken_for_experts: tuple[str, ...] = ()
+
+
+def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> Targets:
+    """What gets an adapter; ModelError for every target that is none of the model's.
+
+    A router, which decides what its experts learn, is in none of the words for several layers: it is adapted by name.
+    """
     names = [layer.name for layer in linears]
-    if requested == "all-linear":
-        unsupported = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
-        return tuple(name for name in names if name not in unsupported)
-    matches = {target: [n for n in names if is_named(n, target)] for target in requested}
-    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
-    lost = [target for target, names_matched in matches.items() if not names_matched]
+    experts = [matrices.name for matrices in layout.matrices(model)]
+    unsupported = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
+    unsupported |= set(layout.routers(model))
+    of_experts_to_peft = peft_layers.taken_for_experts(model)
+    unsupported |= {name for name in names if name.rpartition(".")[2] in of_experts_to_peft}
+    usual = [name for name in names if name not in unsupported]
+    chosen = (requested,) if isinstance(requested, str) else requested
+    matches = {
+        target: usual if target == ALL_LINEAR else [n for n in names if is_named(n, target)] for target in chosen
+    }
+    of_experts = {target: [name for name in experts if names_experts(name, target)] for target in chosen}
+    ends_of_experts = [".".join(name.split(".")[-2:]) for name in experts]
+    endings = sorted({name.rsplit(".", 1)[-1] for name in names} | set(ends_of_experts))
+    lost = [target for target, names_matched in matches.items() if not names_matched and not of_experts[target]]
     if lost:
         ends = {target: kind for target in lost if (kind := end_of_model(target, model))}
         problems = [
@@ -160,12 +214,25 @@ def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape
         ]
         if len(ends) == len(lost):
             what = "LoRA targets are the output head or the embedding"
-            raise ModelError(what, hint=trained_whole(requested, lost), problems=problems)
+            raise ModelError(what, hint=trained_whole(chosen, lost), problems=problems)
         raise ModelError(
             "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
         )
     expected = {name for names_matched in matches.values() for name in names_matched}
-    return tuple(name for name in names if name in expected)
+    if passed_by := sorted(name for name in expected if name.rpartition(".")[2] in of_experts_to_peft):
+        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in passed_by}))
+        others = sorted({name.rpartition(".")[2] for name in usual})
+        raise ModelError(
+            f"LoRA targets {kinds}: in a {model.config.model_type} PEFT takes these names for the experts, and would "
+            f"not find the adapter of {passed_by[0]} again",
+            hint=f"--set lora.targets=[{','.join([*others, *(['experts'] if experts else [])])}]",
+        )
+    expected_experts = {name for names_matched in of_experts.values() for name in names_matched}
+    return Targets(
+        linears=tuple(name for name in names if name in expected),
+        experts=tuple(name for name in experts if name in expected_experts),
+        taken_for_experts=tuple(sorted(of_experts_to_peft & {name.rpartition(".")[2] for name in names})),
+    )
 
 
 def is_named(name: str, target: str) -> bool:
@@ -197,14 +264,17 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
     if not storages.of(quantization).is_quantised or facts.unreachable_share <= UNREACHABLE_SHARE:
         return
+    is_of_experts = not storages.of(quantization).takes_experts and "expert" in facts.unreachable_words
     raise ModelError(
         f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
         f"{facts.unreachable_parameters:,} are outside linear layers ({facts.unreachable_words})",
-        hint="--set model.quantization=none, if the GPU has the memory",
+        hint=f"--set model.quantization={NF4.name}, which takes the experts of most mixtures"
+        if is_of_experts
+        else "--set model.quantization=none, if the GPU has the memory",
     )
 
 
-def with_rank(layer: LinearShape, lora: LoraConfig) -> LinearShape:
+def with_rank(layer: Shape, lora: LoraConfig) -> Shape:
     """The layer with the rank that `lora.rank_pattern` gives it."""
     has_own = any(names_layer(pattern, layer.name) for pattern in lora.rank_pattern)
     return replace(layer, own_rank=lora.rank_of(layer.name)) if has_own else layer
@@ -213,10 +283,11 @@ def with_rank(layer: LinearShape, lora: LoraConfig) -> LinearShape:
 def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
     """ModelError for every pattern of ranks or alphas that means no layer with an adapter."""
     problems: list[Problem] = []
-    kinds = sorted({name.rpartition(".")[2] for name in facts.targets})
+    adapted = (*facts.targets, *facts.expert_targets)
+    kinds = sorted({name.rpartition(".")[2] for name in adapted})
     for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
         for pattern in patterns:
-            if not any(names_layer(pattern, name) for name in facts.targets):
+            if not any(names_layer(pattern, name) for name in adapted):
                 what = f"lora.{key}: {pattern!r} means no layer that has an adapter"
                 problems.append(Problem(what=what, hint=did_you_mean(pattern, kinds)))
     if problems:
@@ -226,7 +297,8 @@ def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
 
 def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
     """ModelError for a rank beyond that of every matrix that it would be added to."""
-    targets = [linear for linear in facts.linears if linear.name in set(facts.targets)]
+    adapted = {*facts.targets, *facts.expert_targets}
+    targets = [matrix for matrix in (*facts.linears, *facts.experts) if matrix.name in adapted]
     plain = [min(linear.rows, linear.columns) for linear in targets if linear.own_rank is None]
     if plain and lora.rank > max(plain):
         most = max(plain)
@@ -237,6 +309,18 @@ def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
         if rank > widest:
             what = f"lora.rank_pattern: {pattern!r} has rank {rank}, and its layers {widest} rows or columns at most"
             raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{pattern}: {min(widest, 16)}}}'")
+
+
+def check_experts(lora: LoraConfig, facts: ModelFacts) -> None:
+    """ModelError with all that PEFT's adapters on a parameter do not have, where experts get one."""
+    settings = {
+        f"lora.dropout={lora.dropout:g}": ("--set lora.dropout=0", lora.dropout > 0),
+        "lora.dora=true": ("--set lora.dora=false", lora.dora),
+        f"lora.init={lora.init}": ("--set lora.init=default", lora.init not in ("default", "gaussian")),
+    }
+    problems = [Problem(what=f"{setting} is for linear layers", hint=hint) for setting, (hint, is_set) in settings.items() if is_set]
+    if facts.expert_targets and problems:
+        raise ModelError("adapters on a mixture's experts are plain LoRA without dropout", problems=problems)
 
 
 def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:

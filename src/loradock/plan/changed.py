@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from loradock.config import rules
 from loradock.config.schema import RunConfig
+from loradock.config.sections.model import names_experts
 from loradock.config.strict_yaml import parse_value
 from loradock.errors import ConfigError, Problem
 from loradock.facts import DataFacts, ModelFacts
@@ -30,7 +31,8 @@ def changed(context: Context, settings: Iterable[str], *, at_length: AtLength | 
     config = changed_config(context.config, settings)
     model, data = context.model, context.data
     if config.lora.targets != context.config.lora.targets:
-        model = replace(model, targets=targets_of(model, config.lora.targets))
+        targets, experts = targets_of(model, config.lora.targets)
+        model = replace(model, targets=targets, expert_targets=experts)
     length = config.data.max_length
     if length != context.config.data.max_length and isinstance(length, int):
         data = at_length(length) if at_length else estimated(data, length, long_rows=config.data.long_rows)
@@ -58,9 +60,15 @@ def changed_config(config: RunConfig, settings: Iterable[str]) -> RunConfig:
     return new
 
 
-def targets_of(model: ModelFacts, setting: str | tuple[str, ...]) -> tuple[str, ...]:
-    """Dotted names of the layers that these targets get an adapter on."""
+def targets_of(model: ModelFacts, setting: str | tuple[str, ...]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Dotted names of the layers that these targets get an adapter on, and of the matrices of experts."""
     names = tuple(layer.name for layer in model.linears)
-    if isinstance(setting, str):
-        return names
-    return tuple(name for name in names if any(f".{name}".endswith(f".{target}") for target in setting))
+    if isinstance(setting, str) or "all-linear" in setting:
+        linears = names
+    else:
+        linears = tuple(name for name in names if any(f".{name}".endswith(f".{target}") for target in setting))
+    chosen = () if isinstance(setting, str) else setting
+    experts = tuple(
+        matrix.name for matrix in model.experts if any(names_experts(matrix.name, target) for target in chosen)
+    )
+    return linears, experts

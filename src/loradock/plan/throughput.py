@@ -37,6 +37,10 @@ PEFT_KERNELS_A_LAYER = 314
 """Counted for PEFT with checkpointing: 96 forward, 218 backward."""
 PEFT_HOST_SECONDS_A_LAYER = 0.339 / 32
 """Measured for TRL with PEFT at 32 layers: 302 ms a micro-step with checkpointing, and 37 ms around it."""
+PEFT_KERNELS_AN_EXPERT = 39
+"""Counted by dispatch for an expert in NF4 without an adapter, with checkpointing: twice 12 forward, 15 backward."""
+PEFT_HOST_SECONDS_AN_EXPERT = PEFT_HOST_SECONDS_A_LAYER * PEFT_KERNELS_AN_EXPERT / PEFT_KERNELS_A_LAYER
+"""Assumed: as long a kernel as in a layer."""
 PEFT_FORWARD_COPIES, PEFT_BACKWARD_COPIES = 16.1, 23.1
 """PEFT's elementwise and LoRA traffic in units of all outputs of a layer's linears, counted for Llama-3-8B at 4 096
 tokens: 5.0 + 0.68 GB forward, 6.8 + 1.35 GB backward."""
@@ -137,7 +141,7 @@ def peft_seconds(
     size, layers = BYTES[dtype], widths.layers
     copies = (2 * PEFT_FORWARD_COPIES + PEFT_BACKWARD_COPIES) * widths.outputs
     gpu = {
-        "products": 2 * layers * widths.weights * 3 * padded_tokens / rates.flops,
+        "products": 2 * layers * widths.active_weights * 3 * padded_tokens / rates.flops,
         "traffic": layers * copies * size * padded_tokens / rates.bytes,
         "dropout": has_dropout * layers * widths.adapted_inputs * 3 * (2 * size + 1) * padded_tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * 4.5 * padded_tokens / (rates.flops * ATTENTION_SHARE),
@@ -146,10 +150,14 @@ def peft_seconds(
         )
         * padded_tokens,
         "dequantise": 3 * layers * widths.weights * (NF4_BYTES + size) / rates.dequantise_bytes,
-        "kernels": PEFT_KERNELS_A_LAYER * layers * rates.kernel_seconds,
+        "kernels": (PEFT_KERNELS_A_LAYER + PEFT_KERNELS_AN_EXPERT * widths.experts) * layers * rates.kernel_seconds,
     }
-    host = PEFT_HOST_SECONDS_A_LAYER * layers
-    return {**gpu, "waiting for the host": max(0.0, host - sum(gpu.values()))}
+    return {**gpu, "waiting for the host": max(0.0, peft_host_seconds(widths) - sum(gpu.values()))}
+
+
+def peft_host_seconds(widths: Widths) -> float:
+    """Seconds of the host for one micro-batch of PEFT with full checkpointing, whatever its tokens."""
+    return (PEFT_HOST_SECONDS_A_LAYER + PEFT_HOST_SECONDS_AN_EXPERT * widths.experts) * widths.layers
 
 
 def _fast_copies(widths: Widths) -> tuple[float, float]:

@@ -66,6 +66,20 @@ def left_out_line(model: ModelFacts) -> str:
     )
 
 
+def experts_line(model: ModelFacts) -> str:
+    """How many experts there are, how much a token uses, and whether they get adapters, with the reason."""
+    matrices = model.experts
+    layers = len({matrix.name.rpartition(".")[0] for matrix in matrices})
+    most = max(matrix.count for matrix in matrices)
+    uses = f"{matrices[0].active} for a token: {model.active_parameters:,} of {model.reached_parameters:,} inner weights"
+    if model.expert_targets:
+        adapters = f"an adapter on {len(model.expert_targets)} of {len(matrices)} matrices of each expert"
+    else:
+        adapters = "no adapter on them, which lora.targets=[all-linear,experts] gives them"
+    names = f"; nor on {', '.join(model.expert_names)}, names that PEFT reads as experts here" if model.expert_names else ""
+    return f"experts: {most} in each of {layers} layers, {uses}; {adapters}{names}; routers are frozen"
+
+
 def plan_lines(plan: Plan) -> list[str]:
     """Model and data in sentences."""
     model, data = plan.model, plan.data
@@ -83,6 +97,8 @@ def plan_lines(plan: Plan) -> list[str]:
     ]
     if model.left_out:
         lines.insert(1, left_out_line(model))
+    if model.experts:
+        lines.insert(1, experts_line(model))
     if model.unreachable_share > UNREACHABLE_SHARE:
         share = f"{model.unreachable_share:.0%} of the inner weights"
         lines.insert(1, f"warning: {share} get no adapter: they are outside linear layers ({model.unreachable_words})")

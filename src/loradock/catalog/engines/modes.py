@@ -20,6 +20,7 @@ PLAIN: Cannot = {
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
 """What only autograd over the whole PEFT model has."""
+WHOLE_EXPERTS: Cannot = {"experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"}
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 
 ALONE = Mode(name="none")
@@ -31,6 +32,7 @@ FSDP = Mode(
     cuts_weights=True,
     cannot={
         **PARTS,
+        **WHOLE_EXPERTS,
         "float16": "float16 needs a loss scale, which it does not keep",
         "compile": "its layers are not compiled",
         "whole model": "objective {config.objective} needs the whole model on each GPU",
@@ -38,7 +40,7 @@ FSDP = Mode(
         **PLAIN,
     },
 )
-ZERO2 = Mode(name="zero2", cuts_state=True, zero_stage=2, cannot={"loraplus": ONE_RATE})
+ZERO2 = Mode(name="zero2", cuts_state=True, zero_stage=2, cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE})
 ZERO3 = Mode(
     name="zero3",
     cuts_state=True,
@@ -46,6 +48,7 @@ ZERO3 = Mode(
     zero_stage=3,
     cannot={
         **PARTS,
+        **WHOLE_EXPERTS,
         "loraplus": ONE_RATE,
         "dora": "DoRA takes the norms of unquantised base weights",
         "modules_to_save": "modules_to_save copies unquantised base weights",

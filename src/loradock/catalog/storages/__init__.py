@@ -14,6 +14,7 @@ NF4 = Storage(
     code_bits=4,
     scales=NF4_SCALES,
     is_dequantised=True,
+    takes_experts=True,
     loading={"load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
     dense_price="the base weights take about four times the memory",
     merge_why="the adapter was trained on NF4 weights: their dequantised values are the base",
@@ -28,7 +29,12 @@ INT8 = Storage(
     dense_price="twice the weights' memory",
     merge_why="LLM.int8 quantises activations too, which no weights reproduce",
 )
-WHOLE = Storage(name="none", title="unquantised", merge_why="the adapter was trained on unquantised weights")
+WHOLE = Storage(
+    name="none",
+    title="unquantised",
+    takes_experts=True,
+    merge_why="the adapter was trained on unquantised weights",
+)
 STORAGES: dict[str, Storage] = {storage.name: storage for storage in (NF4, INT8, WHOLE)}
 
 if TYPE_CHECKING:

@@ -31,7 +31,8 @@ class Storage:
     `title`: what such weights are, in a sentence. `code_bits`: of a quantised weight, 0 of one in the compute dtype;
     `scales`: of its blocks, where they can be quantised too. `is_dequantised`: each product is made with the matrix
     dequantised, so that those values are what an adapter is trained on. `has_outlier_columns`: columns with large
-    inputs are multiplied apart, in 16 bits, and what remains is rounded on both sides.
+    inputs are multiplied apart, in 16 bits, and what remains is rounded on both sides. `takes_experts`: a mixture's
+    experts, which lie in one parameter a matrix, are stored so too (`model/experts`).
 
     `loading`: arguments of transformers' BitsAndBytesConfig. `dense_price`: what 16 bits in its place cost.
     `merge_why`: why an adapter is merged onto these weights, or not.
@@ -44,6 +45,7 @@ class Storage:
     scales: Scales | None = None
     is_dequantised: bool = False
     has_outlier_columns: bool = False
+    takes_experts: bool = False
     loading: Mapping[str, Any] = field(default_factory=dict[str, Any])
     dense_price: str = ""
 

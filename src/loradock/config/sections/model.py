@@ -64,7 +64,9 @@ class LoraConfig(Section):
     alpha_pattern: dict[str, Alpha] = Field(default={}, description="The same of alpha.")
     dropout: Annotated[float, Field(ge=0, lt=1)] = Field(default=0.0, description="Dropout before A.")
     targets: Literal["all-linear"] | tuple[str, ...] = Field(
-        default="all-linear", description="Names (suffixes) of the linear layers that get an adapter."
+        default="all-linear",
+        description="Names (suffixes) of the linear layers that get an adapter; experts of a mixture by theirs: "
+        "[all-linear, experts].",
     )
     rslora: bool = Field(default=False, description="Scale by alpha/sqrt(r) (Kalajdzievski 2023).")
     dora: bool = Field(default=False, description="Weight-decomposed LoRA (Liu et al. 2024).")
@@ -88,3 +90,12 @@ class LoraConfig(Section):
 def names_layer(pattern: str, layer: str) -> bool:
     """Whether a pattern of ranks means a layer: PEFT's rule, the whole name or the end of it after a dot."""
     return re.match(rf"(.*\.)?({pattern})$", layer) is not None
+
+
+def names_experts(parameter: str, target: str) -> bool:
+    """Whether a target of LoRA means a parameter of experts: by its module, or by both (`experts.down_proj`).
+
+    `down_proj` alone means linear layers only, as PEFT has it: a shared expert's, or a dense layer's.
+    """
+    module, _, key = parameter.rpartition(".")
+    return f".{module}".endswith(f".{target}") or (target != key and f".{parameter}".endswith(f".{target}"))

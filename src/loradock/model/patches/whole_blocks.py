@@ -20,10 +20,21 @@ def apply(model: Any) -> int:
     """Fix the operator where a 4-bit linear on the CPU needs it; returns how many layers do."""
     from bitsandbytes.nn import Linear4bit
 
+    from loradock.catalog.storages import NF4_SCALES
+    from loradock.model.experts import layout
+    from loradock.model.experts.storage import NF4Experts
+
     layers = [module for module in model.modules() if isinstance(module, Linear4bit) and is_concerned(module)]
-    if layers:
+    experts = [
+        matrices
+        for matrices in layout.matrices(model)
+        if isinstance(matrices.parameter, NF4Experts)
+        and matrices.parameter.device.type == "cpu"
+        and matrices.parameter.shape[-1] % NF4_SCALES.block
+    ]
+    if layers or experts:
         fix()
-    return len(layers)
+    return len(layers) + len(experts)
 
 
 def is_concerned(layer: Any) -> bool:

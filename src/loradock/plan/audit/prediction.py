@@ -121,7 +121,7 @@ def _peft(baseline: Context) -> tuple[float, float]:
         has_dropout=baseline.config.lora.dropout > 0,
     )
     parts.pop("waiting for the host")
-    host = throughput.PEFT_HOST_SECONDS_A_LAYER * wide.layers if baseline.on_gpu else 0.0
+    host = throughput.peft_host_seconds(wide) if baseline.on_gpu else 0.0
     if not baseline.config.model.storage.is_quantised:
         parts["dequantise"] = 0.0
     if not plan.checkpointing.value:

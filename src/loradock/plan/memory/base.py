@@ -20,8 +20,8 @@ def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dt
     """Bytes of the frozen base: quantised linears, and everything else in the compute dtype."""
     storage = storages.of(quantization)
     bits = storage.weight_bits(8 * BYTES[dtype]) + storage.scale_bits(double_quant=double_quant)
-    unquantised = model.parameters - model.linear_parameters
-    return int(model.linear_parameters * bits / 8) + unquantised * BYTES[dtype]
+    unquantised = model.parameters - model.reached_parameters
+    return int(model.reached_parameters * bits / 8) + unquantised * BYTES[dtype]
 
 
 def loader_workers(facts: Facts) -> int:
@@ -35,8 +35,8 @@ def widest_input(model: ModelFacts) -> int:
 
 
 def widest_matrix(model: ModelFacts) -> int:
-    """Weights of the largest linear layer."""
-    return max((layer.rows * layer.columns for layer in model.linears), default=0)
+    """Weights of the largest linear layer, or of one expert's largest matrix."""
+    return max((matrix.rows * matrix.columns for matrix in (*model.linears, *model.experts)), default=0)
 
 
 def of_memory(need: int, have: int) -> str:

@@ -168,7 +168,7 @@ class FastMemory:
             "base weights": weight_bytes(
                 model, quantization=setting.quantization, double_quant=setting.double_quant, dtype=setting.dtype
             ),
-            "expanded scales": int(model.linear_parameters * scale_bits / 8),
+            "expanded scales": int(model.reached_parameters * scale_bits / 8),
             "adapters and gradients": adapters * (ADAPTER_BYTES + copies),
             "optimiser state": adapters * optimizers.DEFAULT.device_bytes,
             "runtime": setting.runtime_bytes,

@@ -14,7 +14,7 @@ which is 212 KiB for Llama-3-8B. That is a CPU's: on a GPU PEFT sees that autoca
 so adapters with a common input keep it once, and no copy of it where there is no dropout; with a mask, keys and values
 are kept for every query head: 192 KiB. A checkpointed layer keeps its input, h, only. SDPA with a mask (all but
 flash-attn) keeps one of its own a layer: tokens x tokens when packed. What a recurrent layer keeps besides
-is counted on the meta device (`model.recurrence`).
+is counted on the meta device (`model.recurrence`), what a mixture's experts keep is in `plan/memory/experts.py`.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from dataclasses import dataclass
 
 from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
+from loradock.plan.memory import experts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
 
@@ -70,6 +71,7 @@ def layer_bytes_per_token(
         copies = gpu_copies(model, has_mask=has_mask) + (adapter_inputs if has_dropout else common_inputs(model))
     elements = max(0.0, outputs - model.hidden) + widest_input(model) + copies
     plain = BYTES[dtype] * elements + BYTES["float32"] * 2 * model.hidden + adapter_inputs * has_dropout
+    plain += experts.kept_bytes_per_token(model, size=BYTES[dtype])
     return plain + (model.recurrence.kept(dtype) * recurrent_share(model) if model.recurrence else 0)
 
 
@@ -123,6 +125,8 @@ def activation_bytes(
     )
     layer = batch.tokens * per_token + mask
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + BYTES["float32"])
+    in_flight += int(batch.tokens * experts.in_flight_bytes_per_token(model, size=BYTES[dtype]))
+    in_flight += batch.tokens * experts.router_bytes_per_token(model)
     inputs = input_bytes(model, batch, dtype=dtype)
     heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype)
     return int(inputs + heaviest if checkpointing else model.layers * layer) + in_flight

@@ -94,7 +94,7 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
     adapters = model.adapter_parameters(setting.rank)
     parts_by_name = {
         "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
-        "scales": int(model.linear_parameters * setting.scale_bits / 8),
+        "scales": int(model.reached_parameters * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
         "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
         "optimiser state": adapters * optimizers.named(setting.optimizer).device_bytes * on_gpu // sharing.of_gradients,
@@ -121,12 +121,12 @@ def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
 
 def packed_bytes(model: ModelFacts, setting: Setting) -> int:
     """The linear layers' weights, without scales."""
-    return int(model.linear_parameters * setting.weight_bits / 8)
+    return int(model.reached_parameters * setting.weight_bits / 8)
 
 
 def other_bytes(model: ModelFacts, setting: Setting) -> int:
     """Embedding, head and norms, in the compute dtype."""
-    return (model.parameters - model.linear_parameters) * BYTES[setting.dtype]
+    return (model.parameters - model.reached_parameters) * BYTES[setting.dtype]
 
 
 def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[int, int]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from loradock.catalog.families import BY_DECODER
 from loradock.facts import LinearShape, ModelFacts
 from loradock.plan.memory.base import widest_input
+from loradock.plan.memory.experts import experts_a_layer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -15,7 +16,8 @@ class Widths:
 
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
     of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
-    `adapted_inputs`: what these read, one by one; `weights`: of its linears; `widest`: of the largest group of them
+    `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
+    token is multiplied with, `experts`: how many it has; `widest`: of the largest group of them
     with a common input, which is made dense at once: gate and up, as a rule. `has_out_norms`: what goes into a norm
     after each half is kept, too.
     """
@@ -30,6 +32,8 @@ class Widths:
     ranks: float
     adapted_inputs: float
     weights: float
+    active_weights: float
+    experts: float
     widest: int
     vocabulary: int
     has_out_norms: bool
@@ -63,7 +67,9 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         capped_heads=model.capped_heads,
         ranks=sum(layer.own_rank or rank for layer in model.linears if layer.name in targets) * share,
         adapted_inputs=sum(layer.columns for layer in model.linears if layer.name in targets) * share,
-        weights=model.linear_parameters * share,
+        weights=model.reached_parameters * share,
+        active_weights=model.active_parameters * share,
+        experts=experts_a_layer(model),
         widest=int(model.hidden * max(2 * inner, projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),

@@ -56,7 +56,7 @@ class AutogradBackend(Backend):
 
     def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
         """Forward and backward of one micro-batch; the gradients are added to the parameters'."""
-        loss = self.loss(batch, share=1 / at.count) * scale
+        loss = self.loss(batch, is_training=True) * scale
         self.backward(loss, at=at)
         return loss.detach()
 
@@ -127,15 +127,15 @@ class AutogradBackend(Backend):
                 parameter.data = values
             model.train(was_training)
 
-    def loss(self, batch: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+    def loss(self, batch: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""
         on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
         with self.autocast():
-            return self.job.objective.loss_sum(self.computing, on_device, share=share)
+            return self.job.objective.loss_sum(self.computing, on_device, is_training=is_training)
 
     def loss_sum(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The same in an evaluation."""
-        return self.loss(batch, share=0.0)
+        return self.loss(batch, is_training=False)
 
     def autocast(self) -> AbstractContextManager[Any]:
         """Products in the compute dtype; each adapter is used once a pass, so no cast copy of it is kept."""

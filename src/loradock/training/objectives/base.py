@@ -58,10 +58,11 @@ class Objective(ABC):
         """The model's inputs for a micro-batch, and how many token slots they have, padding included."""
 
     @abstractmethod
-    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """The summed loss of a micro-batch, float32, in nats.
 
-        `share` is 1 over the number of micro-batches of the step, for what is a mean over them; 0 in an evaluation.
+        What is a mean over a step's micro-batches is added times its labelled tokens, by all of which the step divides;
+        without `is_training`, in an evaluation, it is left out.
         """
 
     @abstractmethod

@@ -103,7 +103,7 @@ class Embedding(Objective):
         made = {"input_ids": ids, "attention_mask": mask, "pooling": padded(pooled, pooling=self.embedding.pooling)}
         return made, ids.numel()
 
-    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """There is none of one micro-batch by itself."""
         raise NotImplementedError
 

@@ -12,6 +12,7 @@ from trl.trainer.utils import add_fused_lm_head
 from loradock.config.schema import RunConfig
 from loradock.data.collate import IGNORED, MicroBatch, collate
 from loradock.data.steps import Evaluation
+from loradock.model.experts import layout
 from loradock.training.objectives.base import Evaluated, Objective, Poll
 from loradock.training.passes import MicroStep, Passes, StepInputs
 
@@ -22,7 +23,8 @@ LARGEST_EXPONENT = 700.0
 class Supervised(Objective):
     """Cross-entropy without the logits of a whole micro-batch in memory: TRL's head computes them in tiles.
 
-    A mixture of experts adds its load-balancing loss (Shazeer et al. 2017) with the coefficient of its config.
+    A mixture of experts adds its load-balancing loss (Fedus et al. 2021, equations 4 to 6) with the coefficient of its
+    config: of a step the mean over its micro-batches on all ranks, each weighted by its learned tokens.
     """
 
     balancing = 0.0
@@ -80,6 +82,8 @@ class Supervised(Objective):
         self.balancing = coefficient if hasattr(config, "output_router_logits") and has_routers(whole) else 0.0
         if hasattr(config, "router_aux_loss_coef"):
             config.output_router_logits = bool(self.balancing)
+        if self.balancing:
+            name_counts(config, whole)
 
     def tensors(
         self, batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int
@@ -88,17 +92,27 @@ class Supervised(Objective):
         made = collate(batch, pad_token_id=pad_token_id, pad_to_multiple=pad_to_multiple)
         return {name: each for name, each in made.items() if name != "seq_lengths"}, made["input_ids"].numel()
 
-    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, share: float) -> torch.Tensor:
+    def loss_sum(self, model: Any, tensors: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """Over the labelled tokens, each predicted from those before it."""
         out = model(**tensors, use_cache=False, fused_lm_head=True)
         loss = -out.log_probs.float().sum()
-        if self.balancing and share:
-            loss = loss + share * out.label_mask.sum() * self.balancing * out.aux_loss
+        if self.balancing and is_training:
+            loss = loss + out.label_mask.sum() * self.balancing * out.aux_loss
         return loss
 
     def idle(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Every label ignored."""
         return {**tensors, "labels": torch.full_like(tensors["labels"], IGNORED)}
+
+
+def name_counts(config: Any, model: Any) -> None:
+    """Give a configuration the counts of experts by the names that TRL's head reads; Granite's, for one, has another."""
+    matrices = next(layout.matrices(model), None)
+    if matrices is not None:
+        counts = {"num_experts": matrices.experts, "num_experts_per_tok": layout.used_by_a_token(model, matrices)}
+        for name, count in counts.items():
+            if not hasattr(config, name):
+                setattr(config, name, count)
 
 
 def has_routers(model: Any) -> bool:

@@ -133,7 +133,6 @@ def _settings(adapter: Path) -> Any:
         f"an adapter that began with {started}, which changed its base" if started not in PLAIN_STARTS
         else "an adapter with biases of its own" if settings.lora_bias
         else "an adapter of replicated layers (layer_replication)" if settings.layer_replication
-        else "an adapter of fused expert weights (target_parameters)" if settings.target_parameters
         else None
     )  # fmt: skip
     if refused:
@@ -213,13 +212,15 @@ def _deltas(layered: Any, trained: Mapping[str, Any]) -> dict[str, Delta]:
     deltas: dict[str, Delta] = {}
     for name, module in layered.named_modules():
         if isinstance(module, LoraLayer):
-            if not isinstance(module, (Linear, Embedding)):
+            parameter_of_all = getattr(module, "parameter_name", "")
+            if not isinstance(module, (Linear, Embedding)) and not (parameter_of_all and module.num_experts > 1):
                 kind = type(module).__name__
                 raise ModelError(f"{original(name)} has LoRA of kind {kind}, which is not merged", hint=SERVE)
             parts = {
                 key_of[id(parameter)]: (owner, key) for owner, key, parameter in _own(module) if id(parameter) in key_of
             }
-            deltas[f"{original(name)}.weight"] = Delta(layer=module, parts=parts)
+            weight = f"{original(f'{name}.')}{parameter_of_all or 'weight'}"
+            deltas[weight] = Delta(layer=module, parts=parts)
     return deltas
 
 

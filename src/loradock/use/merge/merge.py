@@ -12,8 +12,9 @@ from loradock import __version__
 from loradock.errors import ModelError, Problem
 from loradock.files import staged
 from loradock.training.run_dir.disk_space import before_output
-from loradock.use.merge import delta, sidecar, tensors
+from loradock.use.merge import delta, experts, sidecar, tensors
 from loradock.use.merge.adapted import SETTINGS, WEIGHTS
+from loradock.use.merge.experts import Place
 from loradock.use.merge.plan import MergePlan, Step
 from loradock.use.merge.tensors import Shard
 
@@ -131,6 +132,8 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     import torch
 
     adapted, dtype = plan.adapted, tensors.dtype_of(step.dtype)
+    if step.place and not step.source:
+        return _of_experts(step, step.place, plan, unchanged)
     value = tensors.read(adapted.files[step.source] if step.source else step.entry)
     if step.is_quantised:
         value = delta.dequantised(
@@ -151,6 +154,29 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     merged_value = delta.merged(value, adapted.deltas[step.weight], adapted).to(dtype)
     unchanged[step.weight] = float(torch.eq(base_value, merged_value).sum()) / max(1, merged_value.numel())
     return merged_value
+
+
+def _of_experts(step: Step, place: Place, plan: MergePlan, unchanged: dict[str, float]) -> torch.Tensor:
+    """The same of experts, each of which is quantised, and has its adapter, by itself."""
+    import torch
+
+    def dequantised(matrix: torch.Tensor) -> torch.Tensor:
+        if not step.is_quantised:
+            return matrix
+        return delta.dequantised(
+            matrix, dtype=plan.load_dtype, double_quant=plan.asked.double_quant, transposed=False, device=plan.device
+        )
+
+    dtype, change = tensors.dtype_of(step.dtype), plan.adapted.deltas.get(step.weight)
+    before, after = (
+        value.to(dtype)
+        for value in experts.base_and_merged(
+            step.entry, place, dequantise=dequantised, delta=change, adapted=plan.adapted
+        )
+    )
+    if change is not None:
+        unchanged[step.name] = float(torch.eq(before, after).sum()) / max(1, after.numel())
+    return after
 
 
 def _refuse_overflow(value: torch.Tensor, step: Step) -> None:

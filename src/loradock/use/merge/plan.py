@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
 from loradock.model import load, names, whole
+from loradock.model.experts import layout
 from loradock.model.source import BaseModel
 from loradock.use.merge import tensors
 from loradock.use.merge.adapted import Adapted, adapted, empty
+from loradock.use.merge.experts import Place
 from loradock.use.merge.tensors import Entry, Slot
 
 if TYPE_CHECKING:
@@ -31,7 +33,8 @@ class Step:
     """One tensor of the result. `name`: in the files, `weight`: in the model; `entry`: where its base lies.
 
     `is_quantised`: the base values are NF4's. `source`: the adapter's tensor that stands in the place of the base's;
-    where the kind is merge, LoRA or trained rows are put on it.
+    where the kind is merge, LoRA or trained rows are put on it. `place`: of a tensor of experts, where it lies in their
+    weight.
     """
 
     kind: Kind
@@ -43,6 +46,7 @@ class Step:
     is_quantised: bool = False
     is_transposed: bool = False
     source: str | None = None
+    place: Place | None = None
 
     @property
     def slot(self) -> Slot:
@@ -112,8 +116,13 @@ def make(
     adapted_base = adapted(base, adapter)
     quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.storage.is_dequantised else {}
     files = {file.name: tensors.entries(file) for file in base.weight_files}
-    names_in_files = [entry.name for entries in files.values() for entry in entries]
-    weight_of = {name: name for name in names_in_files} | names.in_model(empty(base), names_in_files)
+    entry_of = {entry.name: entry for entries in files.values() for entry in entries}
+    model = empty(base)
+    weight_of = {name: name for name in entry_of} | names.in_model(model, entry_of)
+    pieces = names.of_experts(model, entry_of)
+    weight_of |= {name: piece.weight for name, piece in pieces.items()}
+    fused = {matrices.name for matrices in layout.matrices(model)}
+    places = {name: Place() for name, weight in weight_of.items() if weight in fused} | _places(pieces, entry_of)
     weights_present = set(weight_of.values())
     _refuse_absent(
         base,
@@ -123,7 +132,7 @@ def make(
     )
     shards = {
         name: tuple(
-            step
+            replace(step, place=places.get(entry.name))
             for entry in entries
             for step in _steps(
                 entry, weight_of[entry.name], adapted_base, quantised, dtype=dtype, there=weights_present
@@ -148,6 +157,21 @@ def make(
         is_untied=any(step.name not in weight_of for step in steps),
         vocabulary=vocabulary,
     )
+
+
+def _places(pieces: Mapping[str, names.Piece], entry_of: Mapping[str, Entry]) -> dict[str, Place]:
+    """Where each piece lies, with the others of its expert."""
+    parts: dict[tuple[str, int], dict[int, Entry]] = {}
+    for name, piece in pieces.items():
+        parts.setdefault((piece.weight, piece.expert), {})[piece.part] = entry_of[name]
+    return {
+        name: Place(
+            expert=piece.expert,
+            part=piece.part,
+            parts=tuple(entry for _, entry in sorted(parts[piece.weight, piece.expert].items())),
+        )
+        for name, piece in pieces.items()
+    }
 
 
 def _steps(
@@ -219,11 +243,12 @@ def _quantised(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype) -
     model = empty(base)
     quantiser: Any = AutoHfQuantizer.from_config(load.quantization(model_config, dtype), pre_quantized=False)
     quantiser.preprocess_model(model=model, device_map={"": "cpu"})
-    return {
+    linears = {
         f"{name}.weight": issubclass(getattr(module, "source_cls", type(None)), Conv1D)
         for name, module in model.named_modules()
         if isinstance(module, Linear4bit)
     }
+    return linears | {matrices.name: False for matrices in layout.matrices(model)}
 
 
 def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found: Adapted) -> None:

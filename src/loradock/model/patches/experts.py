@@ -1,0 +1,26 @@
+"""Let transformers 5 quantise and compute a mixture's fused experts in 4 bit; without it they stay in 16 bit, unseen.
+
+Its bitsandbytes quantiser takes linear layers alone, and its ways of computing experts index 16-bit tensors.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def build(config: Any) -> None:
+    """Before a base is built: its experts become NF4 as they are read, where linear layers do."""
+    from loradock.model.experts import loading
+
+    loading.install(config)
+
+
+def apply(model: Any) -> int:
+    """Compute experts by `model.experts.forward` where they are in NF4; returns in how many layers they are."""
+    from loradock.model.experts import forward, layout, peft_layers
+    from loradock.model.experts.storage import NF4Experts
+
+    if any(isinstance(matrices.parameter, NF4Experts) for matrices in layout.matrices(model)):
+        peft_layers.install()
+        return forward.install(model)
+    return 0
