@@ -88,7 +88,9 @@ class NF4Experts(torch.Tensor):
         scales = self.scales[expert]
         if self.outer is None or self.offset is None or self.code is None:
             return scales
-        state = functional.QuantState(absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32)
+        state = functional.QuantState(
+            absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32
+        )
         return functional.dequantize_blockwise(scales, state) + self.offset[expert]
 
     def expert(self, expert: int) -> torch.Tensor:
