@@ -91,7 +91,8 @@ def assert_equal_to_twin(kind: str, mixture: Mixture, rows: Path, place: Path) -
     job = job_of(place, EXPERTS, *ONE_PASS, model=mixture(kind), data=rows)
     loss, found, (inputs,) = passed(job)
     twin = twin_of(job, mixture(kind), place / "adapter")
-    out = twin(**inputs, output_router_logits=True) if job.objective.balancing else twin(**inputs)
+    objective: Any = job.objective
+    out = twin(**inputs, output_router_logits=True) if objective.balancing else twin(**inputs)
     out.loss.backward()
     assert loss == pytest.approx(out.loss.item(), rel=1e-5)
     assert any(".experts." in name for name in found)
@@ -165,7 +166,8 @@ def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(mixture: 
     for size in (8, 1):
         settings = (EXPERTS, "train.packing=false", f"train.micro_batch={size}")
         job = job_of(tmp_path, *settings, model=mixture("mixtral"), data=data)
-        job.objective.balancing = 1.0
+        objective: Any = job.objective
+        objective.balancing = 1.0
         found.append(passed(job)[:2])
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])

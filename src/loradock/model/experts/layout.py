@@ -97,7 +97,7 @@ def used_by_a_token(model: Any, matrices: Matrices) -> int:
 
 
 def routers(model: Any) -> tuple[str, ...]:
-    """Linear layers that choose among experts: beside these, with an output for each. Most routers are no such layer."""
+    """Linear layers that choose among experts: beside these, with an output for each. Most routers are parameters."""
     import torch
 
     names: list[str] = []
