@@ -158,8 +158,8 @@ class ModelFacts:
     (Gemma 2), else 0. `peculiarity`: what sets its computation apart from its family's, in words, or None. `decoder`:
     the class of its decoder. `left_out`: parts beside its language model, counted nowhere else. `recurrence`: its
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
-    storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear layers
-    that PEFT takes for experts of this kind of model, so that they get none.
+    storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
+    layers that PEFT takes for experts of this kind of model, so that they get none.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Mixtures of experts in NF4, with adapters on the experts: against plain PEFT on transformers' own class in float64."""
+"""Mixtures of experts in NF4 with adapters on the experts, against plain PEFT on transformers' class in float64."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def assert_equal_to_twin(kind: str, mixture: Mixture, rows: Path, place: Path) -
     job = job_of(place, EXPERTS, *ONE_PASS, model=mixture(kind), data=rows)
     loss, found, (inputs,) = passed(job)
     twin = twin_of(job, mixture(kind), place / "adapter")
-    out = twin(**inputs, output_router_logits=True) if job.objective.balancing else twin(**inputs)
+    objective: Any = job.objective
+    out = twin(**inputs, output_router_logits=True) if objective.balancing else twin(**inputs)
     out.loss.backward()
     assert loss == pytest.approx(out.loss.item(), rel=1e-5)
     assert any(".experts." in name for name in found)
@@ -118,9 +119,10 @@ def test_an_adapter_on_the_wrong_expert_and_a_lost_bias_differ_from_it(
     mixture: Mixture, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for at, name, wrong in ((peft_layers, "factors", shifted), (forward, "product", without_bias)):
-        with monkeypatch.context() as patch, pytest.raises(AssertionError):
+        with monkeypatch.context() as patch:
             patch.setattr(at, name, wrong)
-            assert_equal_to_twin("gpt_oss", mixture, rows, tmp_path)
+            with pytest.raises(AssertionError):
+                assert_equal_to_twin("gpt_oss", mixture, rows, tmp_path)
 
 
 def test_twenty_steps_fall_and_a_resume_and_a_recomputation_give_the_same_bits(
@@ -154,17 +156,18 @@ def test_experts_that_stay_in_16_bit_are_refused(
         job_of(tmp_path, *ONE_PASS, model=mixture("qwen3_moe"), data=rows)
 
 
-def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(
-    mixture: Mixture, tmp_path: Path
-) -> None:
+def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(mixture: Mixture, tmp_path: Path) -> None:
     """Eight times one row: as one batch, and as eight."""
     data = tmp_path / "rows.jsonl"
-    data.write_text(8 * '{"instruction": "Write the words backwards.", "input": "river apple", "output": "apple river"}\n')
+    data.write_text(
+        8 * '{"instruction": "Write the words backwards.", "input": "river apple", "output": "apple river"}\n'
+    )
     found = []
     for size in (8, 1):
         settings = (EXPERTS, "train.packing=false", f"train.micro_batch={size}")
         job = job_of(tmp_path, *settings, model=mixture("mixtral"), data=data)
-        job.objective.balancing = 1.0
+        objective: Any = job.objective
+        objective.balancing = 1.0
         found.append(passed(job)[:2])
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])

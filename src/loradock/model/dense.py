@@ -44,7 +44,8 @@ def densify(model: Any, *, dtype: torch.dtype) -> bool:
         parent, _, parent_name = name.rpartition(".")
         setattr(model.get_submodule(parent), parent_name, dense)
     for matrices in experts:
-        values = matrices.parameter.dense().to(dtype)
+        stored: Any = matrices.parameter
+        values = stored.dense().to(dtype)
         setattr(matrices.module, matrices.key, torch.nn.Parameter(values, requires_grad=False))
     for mark in ("is_loaded_in_4bit", "is_quantized", "quantization_method", "hf_quantizer"):
         if hasattr(model, mark):

@@ -264,12 +264,15 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
     if not storages.of(quantization).is_quantised or facts.unreachable_share <= UNREACHABLE_SHARE:
         return
-    is_of_experts = not storages.of(quantization).takes_experts and "expert" in facts.unreachable_words
+    is_of_experts = "expert" in facts.unreachable_words
+    takes_experts = storages.of(quantization).takes_experts
+    own = ", which its class does not compute by transformers' interface for experts" if takes_experts else ""
     raise ModelError(
         f"{quantization} would cover only {1 - facts.unreachable_share:.0%} of {facts.architecture}'s inner weights: "
-        f"{facts.unreachable_parameters:,} are outside linear layers ({facts.unreachable_words})",
+        f"{facts.unreachable_parameters:,} are outside linear layers ({facts.unreachable_words})"
+        f"{own if is_of_experts else ''}",
         hint=f"--set model.quantization={NF4.name}, which takes the experts of most mixtures"
-        if is_of_experts
+        if is_of_experts and not takes_experts
         else "--set model.quantization=none, if the GPU has the memory",
     )
 
@@ -318,7 +321,11 @@ def check_experts(lora: LoraConfig, facts: ModelFacts) -> None:
         "lora.dora=true": ("--set lora.dora=false", lora.dora),
         f"lora.init={lora.init}": ("--set lora.init=default", lora.init not in ("default", "gaussian")),
     }
-    problems = [Problem(what=f"{setting} is for linear layers", hint=hint) for setting, (hint, is_set) in settings.items() if is_set]
+    problems = [
+        Problem(what=f"{setting} is for linear layers", hint=hint)
+        for setting, (hint, is_set) in settings.items()
+        if is_set
+    ]
     if facts.expert_targets and problems:
         raise ModelError("adapters on a mixture's experts are plain LoRA without dropout", problems=problems)
 

@@ -71,12 +71,16 @@ def experts_line(model: ModelFacts) -> str:
     matrices = model.experts
     layers = len({matrix.name.rpartition(".")[0] for matrix in matrices})
     most = max(matrix.count for matrix in matrices)
-    uses = f"{matrices[0].active} for a token: {model.active_parameters:,} of {model.reached_parameters:,} inner weights"
+    uses = (
+        f"{matrices[0].active} for a token: {model.active_parameters:,} of {model.reached_parameters:,} inner weights"
+    )
     if model.expert_targets:
         adapters = f"an adapter on {len(model.expert_targets)} of {len(matrices)} matrices of each expert"
     else:
         adapters = "no adapter on them, which lora.targets=[all-linear,experts] gives them"
-    names = f"; nor on {', '.join(model.expert_names)}, names that PEFT reads as experts here" if model.expert_names else ""
+    names = (
+        f"; nor on {', '.join(model.expert_names)}, names that PEFT reads as experts here" if model.expert_names else ""
+    )
     return f"experts: {most} in each of {layers} layers, {uses}; {adapters}{names}; routers are frozen"
 
 

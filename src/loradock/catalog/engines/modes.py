@@ -20,7 +20,9 @@ PLAIN: Cannot = {
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
 """What only autograd over the whole PEFT model has."""
-WHOLE_EXPERTS: Cannot = {"experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"}
+WHOLE_EXPERTS: Cannot = {
+    "experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"
+}
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 
 ALONE = Mode(name="none")

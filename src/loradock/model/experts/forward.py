@@ -31,7 +31,7 @@ class Factors:
 
 
 class _Product(torch.autograd.Function):
-    """inputs [tokens, columns] times the transpose of one frozen expert's matrix, which is not kept for the gradient."""
+    """Inputs [tokens, columns] times the transpose of a frozen expert's matrix, which is not kept for the gradient."""
 
     @staticmethod
     def forward(ctx: Any, inputs: torch.Tensor, weights: NF4Experts, expert: int, is_transposed: bool) -> torch.Tensor:
@@ -52,7 +52,7 @@ def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.T
     """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
     weights = getattr(module, key)
     if isinstance(weights, NF4Experts):
-        outputs = _Product.apply(inputs, weights, expert, module.is_transposed)
+        outputs: Any = _Product.apply(inputs, weights, expert, module.is_transposed)
     else:
         outputs = inputs @ (weights[expert] if module.is_transposed else weights[expert].t())
     if module.has_bias:
@@ -70,7 +70,7 @@ def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.T
 def experts_forward(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
-    """The sum over each token's experts [tokens, hidden]; indices and weights are [tokens, k] as the router gives them."""
+    """The sum over each token's experts [tokens, hidden]; indices and weights [tokens, k] are those of the router."""
     count, chosen = top_k_index.shape
     experts = top_k_index.reshape(-1)
     order = experts.argsort(stable=True)

@@ -91,11 +91,13 @@ def used_by_a_token(model: Any, matrices: Matrices) -> int:
     """Experts of this layer that a token is multiplied with; all of them where no configuration says how many."""
     configs = (matrices.module.config, model.config.get_text_config(decoder=True))
     counts = (getattr(config, name, None) for config in configs for name in ACTIVE)
-    return min(matrices.experts, next((count for count in counts if isinstance(count, int) and count), matrices.experts))
+    return min(
+        matrices.experts, next((count for count in counts if isinstance(count, int) and count), matrices.experts)
+    )
 
 
 def routers(model: Any) -> tuple[str, ...]:
-    """Linear layers that choose among experts: beside these, with an output for each. Most routers are no such layer."""
+    """Linear layers that choose among experts: beside these, with an output for each. Most routers are parameters."""
     import torch
 
     names: list[str] = []

@@ -49,7 +49,11 @@ def quantizer_class() -> Any:
             return results
 
     class Quantizer(Bnb4BitHfQuantizer):
-        """Linear layers and fused experts."""
+        """Linear layers and fused experts; routers, a trace of the weights that decides on all others, stay whole."""
+
+        def get_modules_to_not_convert(self, model: Any, *args: Any, **kwargs: Any) -> list[str]:
+            """Names of linear layers that are left as they are."""
+            return [*super().get_modules_to_not_convert(model, *args, **kwargs), *layout.routers(model)]
 
         def param_needs_quantization(self, model: Any, param_name: str, **kwargs: Any) -> bool:
             """Whether the parameter of this name becomes NF4."""

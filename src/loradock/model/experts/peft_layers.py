@@ -62,7 +62,7 @@ def install() -> None:
         with forward.adapted(experts, wrapper.parameter_name, factors(wrapper, names[0])):
             yield
 
-    ParamWrapper._activate_lora = activate
+    ParamWrapper._activate_lora = activate  # pyright: ignore[reportAttributeAccessIssue]  the same by position
 
 
 def factors(wrapper: Any, adapter: str) -> Any:

@@ -6,7 +6,6 @@ expert can be dequantised without the others.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Self
 
@@ -37,16 +36,14 @@ class NF4Experts(torch.Tensor):
     offset: torch.Tensor | None
     code: torch.Tensor | None
 
-    @staticmethod
-    def __new__(
-        cls: type[Self], parts: Mapping[str, torch.Tensor | None], *, shape: Sequence[int], dtype: torch.dtype
-    ) -> Self:
-        packed = parts["packed"]
-        assert packed is not None
-        made = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=packed.device)
+    @classmethod
+    def of_parts(cls, parts: Mapping[str, torch.Tensor | None], *, shape: Sequence[int], dtype: torch.dtype) -> Self:
+        """The weights that these tensors in memory are: they are shared, not copied."""
+        packed: Any = parts["packed"]
+        weights: Any = torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=packed.device)
         for name in PARTS:
-            setattr(made, name, parts[name])
-        return made
+            setattr(weights, name, parts[name])
+        return weights
 
     def __repr__(self, **_: Any) -> str:  # pyright: ignore[reportIncompatibleMethodOverride]
         return f"NF4Experts({list(self.shape)}, {self.dtype}, {self.device}, {self.stored_bytes:,} bytes)"
@@ -58,9 +55,10 @@ class NF4Experts(torch.Tensor):
         shape, dtype = torch.Size(()), torch.float32
         for expert in weights:
             shape, dtype = expert.shape, expert.dtype
-            packed, state = functional.quantize_4bit(
+            packed, quantised = functional.quantize_4bit(
                 expert.contiguous(), blocksize=SCALES.block, compress_statistics=double_quant, quant_type=NF4.name
             )
+            state: Any = quantised
             columns["packed"].append(packed.reshape(-1))
             columns["scales"].append(state.absmax)
             if double_quant:
@@ -71,7 +69,7 @@ class NF4Experts(torch.Tensor):
         parts = {name: torch.stack(values) if values else None for name, values in columns.items()}
         if parts["code"] is not None:
             parts["code"] = parts["code"][0]
-        return cls(parts, shape=(count, *shape), dtype=dtype)
+        return cls.of_parts(parts, shape=(count, *shape), dtype=dtype)
 
     @property
     def parts(self) -> dict[str, torch.Tensor | None]:
@@ -88,7 +86,9 @@ class NF4Experts(torch.Tensor):
         scales = self.scales[expert]
         if self.outer is None or self.offset is None or self.code is None:
             return scales
-        state = functional.QuantState(absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32)
+        state = functional.QuantState(
+            absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32
+        )
         return functional.dequantize_blockwise(scales, state) + self.offset[expert]
 
     def expert(self, expert: int) -> torch.Tensor:
@@ -104,7 +104,7 @@ class NF4Experts(torch.Tensor):
     def mapped(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
         """The same weights, their parts put through a function that moves or copies a tensor."""
         parts = {name: None if part is None else change(part) for name, part in self.parts.items()}
-        return type(self)(parts, shape=self.shape, dtype=self.dtype)
+        return self.of_parts(parts, shape=self.shape, dtype=self.dtype)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
         copied = self.mapped(torch.clone)
@@ -119,9 +119,3 @@ class NF4Experts(torch.Tensor):
         if func is aten._to_copy.default and kwargs.get("dtype", args[0].dtype) == args[0].dtype:
             return args[0].mapped(lambda part: part.to(device=kwargs.get("device")))
         raise TypeError(f"experts in NF4 are multiplied expert by expert, and {func} is not defined for them")
-
-
-def scale_counts(weights: int) -> tuple[int, int]:
-    """(blocks, blocks of scales) of an expert of so many weights."""
-    blocks = math.ceil(weights / SCALES.block)
-    return blocks, math.ceil(blocks / SCALES.group)

@@ -106,7 +106,7 @@ class Supervised(Objective):
 
 
 def name_counts(config: Any, model: Any) -> None:
-    """Give a configuration the counts of experts by the names that TRL's head reads; Granite's, for one, has another."""
+    """Give a configuration the counts of experts by the names that TRL's head reads; Granite's has another."""
     matrices = next(layout.matrices(model), None)
     if matrices is not None:
         counts = {"num_experts": matrices.experts, "num_experts_per_tok": layout.used_by_a_token(model, matrices)}

@@ -210,8 +210,9 @@ def _deltas(layered: Any, trained: Mapping[str, Any]) -> dict[str, Delta]:
 
     key_of = {id(tensor): key for key, tensor in trained.items()}
     deltas: dict[str, Delta] = {}
-    for name, module in layered.named_modules():
-        if isinstance(module, LoraLayer):
+    for name, layer in layered.named_modules():
+        if isinstance(layer, LoraLayer):
+            module: Any = layer
             parameter_of_all = getattr(module, "parameter_name", "")
             if not isinstance(module, (Linear, Embedding)) and not (parameter_of_all and module.num_experts > 1):
                 kind = type(module).__name__

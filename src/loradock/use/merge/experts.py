@@ -30,7 +30,12 @@ class Place:
 
 
 def base_and_merged(
-    entry: Entry, place: Place, *, dequantise: Callable[[torch.Tensor], torch.Tensor], delta: Delta | None, adapted: Adapted
+    entry: Entry,
+    place: Place,
+    *,
+    dequantise: Callable[[torch.Tensor], torch.Tensor],
+    delta: Delta | None,
+    adapted: Adapted,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The tensor in float32 before and after LoRA is added; `dequantise` is done to each expert's whole matrix."""
     import torch
