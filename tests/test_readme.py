@@ -17,7 +17,7 @@ from pathlib import Path
 
 import click
 import pytest
-from proven import unchecked
+from proven import knowing, unchecked
 from tiny import make_llama, write_pairs, write_rows
 
 from loradock.cli import cli
@@ -79,6 +79,7 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     import pandas as pd
 
     folder = tmp_path_factory.mktemp("readme")
+    knowing(folder / "cache")
     (folder / "base").symlink_to(llama)
     make_llama(folder / "Mistral-7B-v0.3", max_position_embeddings=4096)
     write_pairs(folder / "pairs.jsonl")

@@ -18,6 +18,7 @@ import pytest
 import torch
 import transformers
 from commit import commit
+from proven import knowing
 from published.shapes import FIRST_MARK, MARK, TOWERS, VOCABULARY, Published, chosen, make, published
 from safetensors.torch import load_file
 
@@ -39,8 +40,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all, so that the installed files are hashed by the first run alone."""
-    return tmp_path_factory.mktemp("cache")
+    """One for all, so that the installed files are hashed by none of them."""
+    return knowing(tmp_path_factory.mktemp("published") / "cache")
 
 
 def test_the_table_holds_each_model_once_and_what_is_expected_of_it() -> None:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from proven import knowing
 from real.conftest import Real
 
 pytestmark = pytest.mark.timeout(1800)  # three commands in one test, each with its environment check
@@ -103,7 +104,7 @@ def model(real: Real) -> Path:
 @pytest.fixture(scope="module")
 def whole(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A run that nobody disturbs."""
-    run = Run(tmp_path_factory.mktemp("whole"), tmp_path_factory.mktemp("cache"))
+    run = Run(tmp_path_factory.mktemp("whole"), knowing(tmp_path_factory.mktemp("real") / "cache"))
     run.finish(model)
     return run
 
