@@ -21,6 +21,7 @@ COMMANDS = {
     "diagnose": ("loradock.commands.diagnose", "Find a run's bottleneck: measure one change at a time."),
     "profile": ("loradock.commands.profile", "Profile a run: where its time goes, and what bounds it."),
     "plan": ("loradock.commands.plan", "Plan a run: decisions, possible gains, time and cost."),
+    "reproduce": ("loradock.commands.reproduce", "Make a run again from its record, and prove that it is the same."),
     "runs": ("loradock.commands.runs", "List runs: state, steps, loss, where."),
     "checkpoint": ("loradock.commands.checkpoint", "List, verify or export the checkpoints of a run."),
     "generate": ("loradock.commands.generate", "Answer the rows of a file with what was trained."),

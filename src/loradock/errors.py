@@ -23,6 +23,7 @@ code  meaning                                             class
 82    hung: no progress within its limit              Hung
 83    no acceptable checkpoint to resume from             NoCheckpoint
 84    another run holds the output directory              Locked
+85    a run was repeated, or would be, with other results NotReproduced
 ====  ==================================================  =====================
 
 An error says what is wrong and a remedy that can be typed. As text it has no secret in it, and nothing that a
@@ -207,6 +208,12 @@ class Locked(LoradockError):
     """Another run holds the output directory."""
 
     exit_code = 84
+
+
+class NotReproduced(LoradockError):
+    """A run that was made again parted from the first one, or something differs that may make it."""
+
+    exit_code = 85
 
 
 NOT_REGULAR, TOO_LARGE = errno.ENOTSUP, errno.EFBIG

@@ -21,6 +21,7 @@ from loradock.errors import EnvironmentUnfit, Interrupted, UsageError
 from loradock.machine import Host
 from loradock.machine.probe import instruction_set
 from loradock.process import signals, streams
+from loradock.training.run_dir.environment import of_allocator, of_determinism
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",
@@ -31,13 +32,6 @@ QUIET = {
     "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
     "BITSANDBYTES_NOWELCOME": "1",
 }
-ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-"""So that torch reserves little more than its tensors on a GPU; see docs/memory.md."""
-ALLOCATOR_TODAY = "PYTORCH_ALLOC_CONF"
-"""What torch calls it since 2.9; where both are set, the older one counts."""
-DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
-PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
-"""So that torch, oneDNN and MKL choose the kernels of x86-64-v3 on every CPU; read when they are imported."""
 
 
 @click.command(cls=RunCommand)
@@ -137,12 +131,10 @@ def before_the_run() -> Iterator[None]:
 
 def deterministic(asked: bool | str, *, cpu: str) -> dict[str, str]:
     """What the environment needs for `deterministic`. EnvironmentUnfit where this CPU has no AVX2."""
-    if asked != "portable":
-        return DETERMINISTIC if asked else {}
-    if cpu not in ("x86-64-v3", "x86-64-v4"):
+    if asked == "portable" and cpu not in ("x86-64-v3", "x86-64-v4"):
         what = f"deterministic: portable computes with AVX2, which this CPU ({cpu}) has not"
         raise EnvironmentUnfit(what, hint="--set deterministic=true: the same bits on CPUs of one kind")
-    return DETERMINISTIC | PORTABLE
+    return of_determinism(asked)
 
 
 def is_alone(environment: Mapping[str, str]) -> bool:
@@ -152,7 +144,7 @@ def is_alone(environment: Mapping[str, str]) -> bool:
 
 def set_environment(quiet: Mapping[str, str]) -> None:
     """What libraries read before they are imported, where the environment does not say it itself."""
-    for name, value in (quiet if ALLOCATOR_TODAY in os.environ else {**quiet, **ALLOCATOR}).items():
+    for name, value in {**quiet, **of_allocator(os.environ)}.items():
         os.environ.setdefault(name, value)
 
 

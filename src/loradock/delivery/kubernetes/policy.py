@@ -37,6 +37,7 @@ POLICY = (
     Consequence(code=82, action="Count", why="a hang (a peer, storage, a hub) may not come again"),
     Consequence(code=83, action="FailJob", why="no checkpoint may be resumed from; a fresh start would be silent loss"),
     Consequence(code=84, action="Count", why="the other pod that holds the directory may end"),
+    Consequence(code=85, action="FailJob", why="a repeat that parted from the first run does so again"),
 )
 """Every code but 0, which no rule may name. A code that is not here (137: killed for memory) counts."""
 

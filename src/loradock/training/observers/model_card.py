@@ -18,6 +18,14 @@ from loradock.files import atomic_io
 from loradock.plan.plan import shown
 from loradock.training.run_dir import identity as run_identity
 
+REPRODUCE = """## Reproduce this
+
+`run.json` beside this folder is the record of the run. In a checkout or image of the same loradock:
+
+```bash
+loradock reproduce RUN --check-only   # what differs here from the record; add --model DIR --data FILE where they lie elsewhere
+loradock reproduce RUN --whole        # trains again, and compares every step and this adapter's bytes
+```"""
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
 
@@ -45,6 +53,7 @@ def write(
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
         tasks(content),
+        REPRODUCE,
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
     ]

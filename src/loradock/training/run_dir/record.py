@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import json
 import math
+import os
 import threading
 import time
 import uuid
@@ -20,13 +21,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
 
+import loradock
 from loradock import __version__
 from loradock.config.schema import RunConfig
 from loradock.errors import StorageError
 from loradock.facts import Facts
 from loradock.files import atomic_io, foreign_json, regular
 from loradock.process import streams
-from loradock.training.run_dir import recorded
+from loradock.training.run_dir import environment, recorded
 from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22
@@ -78,6 +80,8 @@ class RunRecord:
             "config": before.get("config") or config.model_dump(mode="json"),
             "origins": origins,
             "facts": asdict(facts),
+            "environment": environment.recorded(os.environ),
+            "code_sha256": code_sha256(),
             "timings_seconds": {},
             **{part: before[part] for part in ("fingerprint", "base", "alerts") if part in before},
         }
@@ -235,6 +239,14 @@ def sha256(file: Path, *, unless: threading.Event) -> str | None:
             digest.update(block)
             if unless.is_set():
                 return None
+    return digest.hexdigest()
+
+
+def code_sha256() -> str:
+    """Of loradock's own modules, their names and contents: it is the same in a checkout, a wheel and an image."""
+    package, digest = Path(loradock.__file__).parent, hashlib.sha256()
+    for file in sorted(package.rglob("*.py")):
+        digest.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
     return digest.hexdigest()
 
 

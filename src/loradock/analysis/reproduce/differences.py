@@ -1,0 +1,196 @@
+"""What is not as it was recorded: code, packages, machine, base, rows and settings, and what each may change.
+
+Nothing here imports torch, so that it takes about as long as reading the files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from loradock.analysis.reproduce.original import Original
+from loradock.config.schema import RunConfig
+from loradock.config.sections.data import SourceConfig
+from loradock.data.read import digest
+from loradock.data.sources import held_out_files
+from loradock.errors import InputMissing, LoradockError, Problem
+from loradock.facts import Facts
+from loradock.model import content, tokenizer_copy
+from loradock.training.run_dir import environment, fingerprint
+from loradock.training.run_dir.record import code_sha256
+
+Effect = Literal["nothing", "last bits", "results"]
+COMPUTING = frozenset(("torch", "bitsandbytes", "triton", "liger-kernel", "flash-attn", "numpy"))
+"""Packages whose other versions may add in another order."""
+READING = frozenset(("transformers", "tokenizers", "peft", "trl", "accelerate", "loradock"))
+"""Packages whose other versions may read, render or adapt in another way."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Difference:
+    """One thing, as it was and as it is now, and the most that it may change."""
+
+    name: str
+    was: str
+    now: str
+    changes: Effect
+
+    @property
+    def line(self) -> str:
+        """For a person."""
+        effect = {"nothing": "changes nothing", "last bits": "may change the last bits", "results": "changes results"}
+        return f"{self.name}: {self.was} -> {self.now} ({effect[self.changes]})"
+
+
+def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Difference]:
+    """Every difference that is seen before a model is loaded. InputMissing with all files that are not there."""
+    found = [*of_code(original, facts), *of_machine(original, config, facts), *of_settings(original)]
+    missing: list[Problem] = []
+    for part in (of_base, of_rows):
+        try:
+            found += part(original, config)
+        except LoradockError as error:
+            missing += error.problems or [Problem(what=error.what, hint=error.hint)]
+    if missing:
+        raise InputMissing("what the run was made of is not here", hint=LOCATE, problems=missing)
+    return found
+
+
+LOCATE = "say where it lies now: --model DIR, --data FILE (once for each source, in the order of the run)"
+
+
+def of_code(original: Original, facts: Facts) -> Iterator[Difference]:
+    """loradock, Python and the installed packages."""
+    was = original.record.get("facts") or {}
+    before: Mapping[str, str] = was.get("packages") or {}
+    for name in sorted({*before, *facts.packages}):
+        changes: Effect = "last bits" if name in COMPUTING else "results" if name in READING else "nothing"
+        yield from _differ(name, before.get(name), facts.packages.get(name), changes)
+    yield from _differ("Python", was.get("python"), facts.python, "nothing")
+    if recorded := original.record.get("code_sha256"):
+        yield from _differ("loradock's code", _short(recorded), _short(code_sha256()), "results")
+    else:
+        yield from _differ("loradock's commit", was.get("git_commit"), facts.git_commit, "results")
+    yield from _differ("lock file (sha256)", was.get("lock_sha256"), facts.lock_sha256, "nothing")
+    if was.get("image_digest") and facts.image_digest:
+        yield from _differ("image", was["image_digest"], facts.image_digest, "nothing")
+
+
+def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[Difference]:
+    """GPUs, or the CPU where that computes; the environment variables that libraries of computing read."""
+    was = original.record.get("facts") or {}
+    gpus = [gpu["name"] for gpu in was.get("gpus") or []]
+    here = [gpu.name for gpu in facts.gpus]
+    is_on_cpu = original.decided("device") == "cpu"
+    is_portable = config.deterministic == "portable"
+    yield from _differ("GPUs", ", ".join(gpus) or "none", ", ".join(here) or "none", "last bits")
+    if gpus:
+        yield from _differ("driver", was.get("driver"), facts.driver, "last bits")
+    if is_on_cpu:
+        effect: Effect = "nothing" if is_portable else "last bits"
+        yield from _differ("instruction set", was.get("instruction_set"), facts.instruction_set, effect)
+        yield from _differ("CPUs", was.get("cpus"), facts.cpus, effect)
+    if "environment" in original.record:
+        before = original.record["environment"]
+        now = environment.in_a_training(os.environ, deterministic=config.deterministic)
+        for name in sorted({*before, *now}):
+            yield from _differ(name, before.get(name), now.get(name), "last bits")
+
+
+def of_settings(original: Original) -> Iterator[Difference]:
+    """Keys that mean something else in this version, as defaults that changed."""
+    recorded, now = original.record["fingerprint"], fingerprint.of_config(original.config)
+    later = {name: fingerprint.text_of(value) for name, value in fingerprint.LATER_KEYS.items()}
+    asked = {name: text for name, text in recorded.items() if name.partition(".")[0] in SECTIONS}
+    for name in sorted({*now, *asked}):
+        if not name.endswith(FOUND):
+            yield from _differ(name, asked.get(name, later.get(name)), now.get(name, later.get(name)), "results")
+
+
+SECTIONS = frozenset(RunConfig.model_fields)
+FOUND = (".content", ".tokens", ".rows")
+"""Ends of the fields of a fingerprint that only reading the rows or the adapter gives."""
+
+
+def of_base(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """The base's files, and the weights of the adapter that the run began with."""
+    base, recorded = original.record.get("base") or {}, original.record["fingerprint"]
+    directory = Path(base.get("path") or config.model.name)
+    if config.model.name != original.config.model.name:
+        directory = Path(config.model.name)
+    if not (directory / "config.json").is_file():
+        commit = f", commit {base['revision']}" if base.get("revision") else ""
+        raise InputMissing(f"the base is not at {directory} ({base.get('name')}{commit})", hint=LOCATE)
+    weights = [directory / name for name in base.get("weights", [])]
+    gone = [file for file in weights if not file.is_file()]
+    if gone:
+        raise InputMissing(f"weights of the base are not there: {', '.join(map(str, gone))}", hint=LOCATE)
+    now = {
+        "base.config": content.digest([directory / "config.json"]),
+        "base.tokenizer": content.digest(tokenizer_copy.files_of(directory)),
+        "base.weights": content.digest(weights),
+    }
+    for name, value in now.items():
+        yield from _differ(name, _short(recorded.get(name)), _short(value), "results")
+    if config.lora.adapter:
+        from loradock.training import continued
+
+        value = continued.identity_of(config)["lora.adapter.content"]
+        yield from _differ("lora.adapter", _short(recorded.get("lora.adapter.content")), _short(value), "results")
+
+
+def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """The files of rows, by their content, in their order."""
+    data = original.record.get("data") or {}
+    held_out = held_out_files(config.data)
+    named = [
+        *zip(config.data.sources, data.get("sources", []), strict=False),
+        *zip(held_out, data.get("validation_sources", []), strict=False),
+    ]
+    missing: list[Problem] = []
+    found: list[Difference] = []
+    for source, before in named:
+        try:
+            found += _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
+        except LoradockError as error:
+            missing.append(Problem(what=error.what, hint=f"sha256 {before['sha256']}"))
+    if missing:
+        raise InputMissing("rows are not there", problems=missing)
+    yield from found
+
+
+def _digest(source: SourceConfig) -> str:
+    return _short(digest(source)) or ""
+
+
+def _short(value: str | None) -> str | None:
+    return value and f"sha256 {value[:16]}" if value and len(value) == SHA256_DIGITS else value
+
+
+SHA256_DIGITS = 64
+
+
+def of_start(before: Mapping[str, str], now: Mapping[str, str]) -> list[Difference]:
+    """What only a started run knows, of both fingerprints: tokens, template, plan and the adapter's layout."""
+    names = [name for name in sorted({*before, *now}) if name.endswith(FOUND) or name.startswith(("plan.", "adapter."))]
+    return [
+        difference
+        for name in names
+        for difference in _differ(name, _short(before.get(name)), _short(now.get(name)), _effect(name))
+    ]
+
+
+def _effect(name: str) -> Effect:
+    return "last bits" if name.startswith("plan.") and name != "plan.steps" else "results"
+
+
+def _differ(name: str, was: Any, now: Any, changes: Effect) -> Iterator[Difference]:
+    if was != now:
+        yield Difference(name=name, was=_shown(was), now=_shown(now), changes=changes)
+
+
+def _shown(value: Any) -> str:
+    return "none" if value is None else str(value)

@@ -1,0 +1,140 @@
+"""The run that is to be made again: its record, its measured steps, and its configuration with what was decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from loradock.config.schema import RunConfig
+from loradock.errors import ConfigError, InputMissing, Problem, UsageError
+from loradock.training.run_dir import recorded
+from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.record import metrics
+
+
+@dataclass(frozen=True, kw_only=True)
+class Original:
+    """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there."""
+
+    directory: Path
+    record: Mapping[str, Any]
+    config: RunConfig
+    train: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[Mapping[str, Any]]
+
+    @property
+    def steps(self) -> int:
+        """How many steps it made, as far as it is known."""
+        outcome = self.record.get("outcome") or {}
+        return int(outcome.get("steps") or (self.train[-1]["step"] if self.train else 0))
+
+    @property
+    def processes(self) -> int:
+        """How many trained it."""
+        return int((self.record.get("facts") or {}).get("world_size") or 1)
+
+    def decided(self, name: str) -> Any:
+        """The value of one of the plan's decisions; None where it has none of that name."""
+        decisions = (self.record.get("plan") or {}).get("decisions", [])
+        return next((each["value"] for each in decisions if each["name"] == name), None)
+
+    @property
+    def resumed_at(self) -> frozenset[int]:
+        """The steps that it was continued from."""
+        return resumed_at(self.record)
+
+    @property
+    def first_evaluation(self) -> int | None:
+        """The step of the first evaluation."""
+        return self.evaluations[0]["step"] if self.evaluations else None
+
+
+def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
+    """The steps of the checkpoints that a recorded run was continued from."""
+    names = [each.get("resumed_from") for each in (*record.get("attempts", ()), record)]
+    return frozenset(int(name.removeprefix("checkpoint-")) for name in names if name)
+
+
+def opened(path: Path) -> Original:
+    """The run of a directory, of its run.json, or of the adapter in it.
+
+    InputMissing where there is none, StorageError for a record that is damaged, ConfigError for one whose
+    configuration this version does not know.
+    """
+    directory = path.parent if path.name == RECORD else path
+    if not (directory / RECORD).is_file() and (directory.parent / RECORD).is_file():
+        directory = directory.parent
+    if not (directory / RECORD).is_file():
+        is_adapter = (path / "adapter_config.json").is_file()
+        hint = f"loradock runs {path if path.is_dir() else path.parent}"
+        if is_adapter:
+            hint = "run.json lies beside the adapter's folder: ask who trained it for that"
+        raise InputMissing(f"{path} is no run: there is no {RECORD} in it", hint=hint)
+    record = recorded.read(directory)
+    if not record.get("fingerprint"):
+        what = f"{directory / RECORD}: the run ended before its first step, and recorded nothing to repeat"
+        raise UsageError(what, hint="loradock train with its settings")
+    try:
+        config = RunConfig.model_validate(record["config"])
+    except ValidationError as error:
+        problems = [
+            Problem(what=f"{'.'.join(map(str, each['loc']))}: {each['msg']}", file=str(directory / RECORD))
+            for each in error.errors()
+        ]
+        what = f"the configuration in {directory / RECORD} is another version's (loradock {record.get('loradock')})"
+        raise ConfigError(what, hint="use that version, or its image", problems=problems) from None
+    train, evaluations = (metrics(directory, kind) for kind in ("train", "eval"))
+    return Original(directory=directory, record=record, config=config, train=train, evaluations=evaluations)
+
+
+def as_repeated(
+    original: Original, *, model: Path | None, data: Sequence[Path], output: Path, trusted: str | None
+) -> RunConfig:
+    """The configuration of the repeat: the recorded one with what was decided, in another directory, nothing after it.
+
+    `model` and `data` say where base and rows lie now. UsageError where other files are named than there were, where
+    rows would have to be fetched, and where the model's own code was run and `trusted` does not name it: a record may
+    come from anybody.
+    """
+    config, record = original.config, original.record
+    if config.model.trust_remote_code and not trusted:
+        what = (
+            f"the run executed the model's own code ({config.model.trust_remote_code}); a record alone is no leave to"
+        )
+        raise UsageError(what, hint=f"--trust-remote-code {config.model.trust_remote_code}")
+    addresses = [source.path for source in config.data.sources if "://" in source.path]
+    if addresses and not data:
+        what = f"rows come from the web ({', '.join(addresses)}): an address that only a record names is not fetched"
+        raise UsageError(what, hint="fetch them, and name each source: " + "--data FILE " * len(config.data.sources))
+    sources = config.data.sources
+    if data and len(data) != len(sources):
+        what = f"--data was given {len(data)} times, and the run has {len(sources)} sources"
+        raise UsageError(what, hint=" ".join(f"--data {source.path}" for source in sources))
+    if data:
+        moved = zip(sources, data, strict=True)
+        sources = tuple(source.model_copy(update={"path": str(path)}) for source, path in moved)
+    base: dict[str, Any] = {"trust_remote_code": trusted} | ({"name": str(model)} if model else {})
+    cadence = original.decided("cadence") or {}
+    evaluation: dict[str, Any] = {"tasks": ()}
+    if original.evaluations and cadence.get("evaluate"):
+        evaluation["every"] = cadence["evaluate"]
+    date = (record.get("data") or {}).get("date") or config.data.date
+    micro_batch = original.decided("micro_batch")
+    train = {"micro_batch": micro_batch} if isinstance(micro_batch, int) and micro_batch > 0 else {}
+    return config.model_copy(
+        update={
+            "name": None,
+            "output": str(output),
+            "engine": original.decided("engine") or config.engine,
+            "model": config.model.model_copy(update=base),
+            "data": config.data.model_copy(update={"sources": sources, "date": date}),
+            "train": config.train.model_copy(update=train),
+            "evaluation": config.evaluation.model_copy(update=evaluation),
+            "logging": config.logging.model_copy(update={"every": cadence.get("log", 1), "trackers": ()}),
+            "after": type(config.after)(),
+        }
+    )

@@ -1,0 +1,83 @@
+"""The repeat: `loradock train` in a process of its own, ended once it has made the steps that are asked for."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import yaml
+
+from loradock.config.schema import RunConfig
+from loradock.errors import LoradockError, Stopped
+from loradock.files import atomic_io
+from loradock.process import python
+from loradock.training.run_dir.record import metrics
+
+POLL_SECONDS = 0.2
+SHOWN_LINES = 12
+
+
+class NotRepeated(LoradockError):
+    """The repeat did not come as far as it was asked to; `exit_code` is that of the training."""
+
+
+def repeat(
+    config: RunConfig,
+    *,
+    processes: int,
+    steps: int | None,
+    options: tuple[str, ...] = (),
+    on_step: Callable[[int], None],
+) -> None:
+    """Train; with `steps` the run is stopped after so many, as by Ctrl-C, and keeps what it made.
+
+    The same call continues it. NotRepeated with the last lines of the log where training fails.
+    """
+    output = Path(config.output or "")
+    log, file = output.with_name(f"{output.name}.log"), output.with_name(f"{output.name}.yaml")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    atomic_io.replace(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
+    if steps is not None and made(output) >= steps:
+        return
+    launcher = ("launch", "--nproc", str(processes)) if processes > 1 else ()
+    arguments = ("-m", "loradock", *launcher, "train", str(file), "--output", str(output), *options)
+    with log.open("a", encoding="utf-8") as stream, child(python.command(*arguments), stream) as process:
+        seen = 0
+        while process.poll() is None:
+            time.sleep(POLL_SECONDS)
+            now = made(output)
+            if now > seen:
+                seen = now
+                on_step(seen)
+            if steps is not None and seen >= steps:
+                process.send_signal(signal.SIGTERM)
+                process.wait()
+        code = process.returncode
+    is_far_enough = steps is not None and made(output) >= steps and code == Stopped.exit_code
+    if code and not is_far_enough:
+        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN_LINES:]
+        error = NotRepeated("the training that repeats the run failed:\n  " + "\n  ".join(last), hint=f"its log: {log}")
+        error.exit_code = code
+        raise error
+
+
+@contextmanager
+def child(command: list[str], stream: object) -> Iterator[subprocess.Popen[bytes]]:
+    """The process; ended where this one is."""
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=stream, stderr=stream)  # type: ignore[call-overload]
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.terminate()
+            process.wait()
+
+
+def made(output: Path) -> int:
+    """The last step of a run that is measured; 0 where there is none yet."""
+    lines = metrics(output, "train") if output.is_dir() else []
+    return int(lines[-1]["step"]) if lines else 0

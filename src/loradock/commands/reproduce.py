@@ -1,0 +1,175 @@
+"""`loradock reproduce`: a run made again from its record, compared step by step."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from loradock.commands.page import say
+from loradock.commands.paths import LocalPath
+from loradock.errors import NotReproduced, UsageError
+
+if TYPE_CHECKING:
+    from loradock.analysis.reproduce.comparison import Comparison
+    from loradock.analysis.reproduce.differences import Difference
+    from loradock.analysis.reproduce.original import Original
+    from loradock.config.schema import RunConfig
+
+MOST_STEPS = 50
+SKIP_CHECK = "--skip-env-check"
+
+
+@click.command()
+@click.argument("run", type=LocalPath(exists=True))
+@click.option("--check-only", is_flag=True, help="Say what differs from the record, and train nothing.")
+@click.option(
+    "--steps", type=click.IntRange(min=1), help="Repeat so many [default: to the first evaluation, at most 50]."
+)
+@click.option("--whole", is_flag=True, help="Repeat all steps, and compare the adapter's bytes.")
+@click.option("--model", type=LocalPath(exists=True, file_okay=False), help="Where the base lies now.")
+@click.option(
+    "--data", type=LocalPath(exists=True), multiple=True, help="Where the rows lie now, once for each source."
+)
+@click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
+@click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
+@click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
+@click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
+def reproduce(
+    run: Path,
+    *,
+    check_only: bool,
+    steps: int | None,
+    whole: bool,
+    model: Path | None,
+    data: tuple[Path, ...],
+    output: Path | None,
+    trust_remote_code: str | None,
+    skips_check: bool,
+    as_json: bool,
+) -> None:
+    """Make RUN again from its record, and compare: losses, gradient norms, evaluations, the adapter's bytes.
+
+    \b
+    loradock reproduce runs/mine --check-only
+    loradock reproduce runs/mine
+    loradock reproduce runs/mine --whole
+    loradock reproduce run.json --model DIR --data rows.jsonl
+
+    RUN is a run's directory, its run.json, or the adapter in it. First it says what differs here from the record
+    (code, packages, machine, base, rows, settings), and what each may change. Then it trains in a directory of its
+    own, which the same command continues after a kill. It ends with 0 where all that was compared is equal to the last
+    bit, and with 85 where it is not; with --check-only, with 85 where something differs that may change a bit.
+    """
+    from loradock.analysis.reproduce import differences
+    from loradock.analysis.reproduce.original import as_repeated, opened
+    from loradock.machine import Host, probe
+
+    if check_only and (whole or steps):
+        raise UsageError(
+            "--check-only trains nothing: --steps and --whole have no effect", hint="leave one of them out"
+        )
+    if whole and steps:
+        raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
+    original = opened(run)
+    output = output or original.directory.absolute().with_name(f"{original.directory.absolute().name}-again")
+    config = as_repeated(original, model=model, data=data, output=output, trusted=trust_remote_code)
+    found = differences.all_of(original, config, probe.gather(Host()))
+    result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in found]}
+    if not as_json:
+        for line in heading(original, found):
+            say(line)
+    if check_only:
+        finish(result, as_json=as_json, parted=differing(found))
+        return
+    wanted = None if whole else min(steps or min(original.first_evaluation or MOST_STEPS, MOST_STEPS), original.steps)
+    options = (SKIP_CHECK,) if skips_check else ()
+    compared = repeated(original, config, wanted=wanted, options=options, result=result, as_json=as_json)
+    finish(result, as_json=as_json, parted=verdict(original, compared, result))
+
+
+def heading(original: Original, found: list[Difference]) -> list[str]:
+    """What the run was, and what differs."""
+    record = original.record
+    about = f"{original.directory}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
+    lines = [f"{about}, {original.steps} steps, {original.processes} process(es)"]
+    return lines + ([f"differs: {each.line}" for each in found] or ["nothing differs from the record"])
+
+
+def differing(found: list[Difference]) -> str | None:
+    """What may change a bit, by name; None where nothing may."""
+    names = [each.name for each in found if each.changes != "nothing"]
+    return f"differs: {', '.join(names)}" if names else None
+
+
+def repeated(
+    original: Original,
+    config: RunConfig,
+    *,
+    wanted: int | None,
+    options: tuple[str, ...],
+    result: dict[str, Any],
+    as_json: bool,
+) -> Comparison:
+    """Train, and compare; what only a started run knows is added to the differences."""
+    from loradock.analysis.reproduce import differences
+    from loradock.analysis.reproduce.comparison import Measured, compared
+    from loradock.analysis.reproduce.original import resumed_at
+    from loradock.analysis.reproduce.repeat import repeat
+    from loradock.commands.page import console_on
+    from loradock.training.run_dir import recorded
+    from loradock.training.run_dir.record import metrics
+
+    output = Path(config.output or "")
+    say(f"repeating {wanted or original.steps} of {original.steps} steps in {output} ...", stderr=as_json)
+
+    with console_on(stderr=True).status("training") as status:
+
+        def show(step: int) -> None:
+            status.update(f"step {step} of {wanted or original.steps}")
+
+        repeat(config, processes=original.processes, steps=wanted, options=options, on_step=show)
+    again = recorded.read(output)
+    more = differences.of_start(original.record["fingerprint"], again["fingerprint"])
+    result["differences"] += [asdict(each) for each in more]
+    for each in more:
+        say(f"differs: {each.line}", stderr=as_json)
+    first = Measured({"train": original.train, "eval": original.evaluations}, original.resumed_at)
+    lines = {kind: metrics(output, kind) for kind in first.lines}
+    comparison = compared(first, Measured(lines, resumed_at(again)), steps=wanted or original.steps)
+    result["comparison"] = comparison.as_dict()
+    with contextlib.suppress(KeyError):
+        name = "adapter_model.safetensors"
+        result["adapter"] = {"was": original.record["adapter_sha256"][name], "now": again["adapter_sha256"][name]}
+    return comparison
+
+
+def verdict(original: Original, compared: Comparison, result: dict[str, Any]) -> str | None:
+    """Why the repeat is another run than the first; None where it is the same. Adds the verdict's words."""
+    causes = [each["name"] for each in result["differences"] if each["changes"] != "nothing"]
+    cause = f"; differs: {', '.join(causes)}" if causes else "; nothing was found to differ"
+    if not compared.steps:
+        return f"no step of {original.directory} could be compared: its metrics.jsonl has none"
+    if compared.parted is not None:
+        far = f"largest relative difference {compared.largest:.1e} at step {compared.at}"
+        return f"parted at step {compared.parted} ({far}){cause}"
+    adapter = result.get("adapter")
+    if adapter and adapter["was"] != adapter["now"]:
+        return f"identical to step {compared.steps}, and the adapters differ{cause}"
+    result["verdict"] = f"identical to step {compared.steps}" + (", with the same adapter" if adapter else "")
+    return None
+
+
+def finish(result: dict[str, Any], *, as_json: bool, parted: str | None) -> None:
+    """Print the verdict. NotReproduced where it is that something parted."""
+    result["verdict"] = parted or result.get("verdict", "nothing differs that may change a bit")
+    if as_json:
+        click.echo(json.dumps(result, indent=2))
+    elif not parted:
+        say(result["verdict"])
+    if parted:
+        raise NotReproduced(parted)

@@ -1,0 +1,39 @@
+"""Environment variables by which libraries that compute choose a kernel, an order of sums, a precision or memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+ALLOCATOR = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+"""So that torch reserves little more than its tensors on a GPU; see docs/memory.md."""
+ALLOCATOR_TODAY = "PYTORCH_ALLOC_CONF"
+"""What torch calls it since 2.9; where both are set, the older one counts."""
+DETERMINISTIC = {"CUBLAS_WORKSPACE_CONFIG": ":4096:8"}
+PORTABLE = {"ATEN_CPU_CAPABILITY": "avx2", "DNNL_MAX_CPU_ISA": "AVX2", "MKL_CBWR": "AVX2"}
+"""So that torch, oneDNN and MKL choose the kernels of x86-64-v3 on every CPU; read when they are imported."""
+READ_BY_LIBRARIES = (
+    *ALLOCATOR, ALLOCATOR_TODAY, *DETERMINISTIC, *PORTABLE,
+    "CUDA_LAUNCH_BLOCKING", "MKL_ENABLE_INSTRUCTIONS", "MKL_NUM_THREADS", "NCCL_ALGO", "NCCL_PROTO",
+    "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS", "ONEDNN_MAX_CPU_ISA", "OPENBLAS_NUM_THREADS",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "TORCH_BLAS_PREFER_CUBLASLT", "TRITON_F32_DEFAULT",
+)  # fmt: skip
+
+
+def of_determinism(asked: bool | str) -> dict[str, str]:
+    """What a training sets for `deterministic`, where the environment does not say it itself."""
+    return (DETERMINISTIC if asked else {}) | (PORTABLE if asked == "portable" else {})
+
+
+def of_allocator(variables: Mapping[str, str]) -> dict[str, str]:
+    """What a training sets for torch's allocator."""
+    return {} if ALLOCATOR_TODAY in variables else ALLOCATOR
+
+
+def recorded(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those of READ_BY_LIBRARIES that are set."""
+    return {name: variables[name] for name in READ_BY_LIBRARIES if name in variables}
+
+
+def in_a_training(variables: Mapping[str, str], *, deterministic: bool | str) -> dict[str, str]:
+    """What would be recorded of a training that is started here."""
+    return recorded({**of_allocator(variables), **of_determinism(deterministic), **variables})

@@ -1,0 +1,225 @@
+"""A run made again: planted differences are named before a step, honest repeats are equal to the last bit."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from proven import unchecked
+from tiny import copy_tree, write_rows
+from whole_runs import train
+
+from loradock.analysis.reproduce.comparison import Measured, compared
+from loradock.cli import cli
+from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
+from loradock.training.run_dir.environment import ALLOCATOR
+
+SETTINGS = (
+    *("train.max_steps=6", "train.global_batch=4", "lora.rank=4", "lora.dropout=0.1", "data.validation=0.2"),
+    *("evaluation.every=3", "checkpoints.every=2", "data.max_length=64", "train.workers=0"),
+)
+Change = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Path:
+    """A folder with a base, rows and a run of both."""
+    folder = tmp_path_factory.mktemp("made")
+    base = copy_tree(llama, folder / "base")
+    rows = write_rows(folder / "rows.jsonl")
+    with pytest.MonkeyPatch.context() as environment:
+        for name, value in ALLOCATOR.items():  # the command sets it, `whole_runs` does not
+            environment.setenv(name, value)
+        train(folder / "run", *SETTINGS, model=base, data=rows)
+    return folder
+
+
+@pytest.fixture
+def here(made: Path, tmp_path: Path) -> Path:
+    """A copy of the folder elsewhere; its record still names the first one's base and rows."""
+    return copy_tree(made, tmp_path / "here")
+
+
+def asked(*words: str) -> dict[str, Any]:
+    """What the command prints as JSON, `error` being what it ended with."""
+    done = CliRunner().invoke(cli, ["reproduce", *words, "--json"])
+    assert done.exception is None or isinstance(done.exception, LoradockError), done.exc_info
+    return {**json.loads(done.stdout or "{}"), "error": done.exception}
+
+
+def checked(folder: Path) -> dict[str, Any]:
+    moved = ("--model", str(folder / "base"), "--data", str(folder / "rows.jsonl"))
+    return asked(str(folder / "run"), "--check-only", *moved)
+
+
+def edited(file: str, change: Callable[[bytes], bytes]) -> Change:
+    return lambda folder: (folder / file).write_bytes(change((folder / file).read_bytes()))
+
+
+def recorded(**parts: Any) -> Change:
+    """Another value in the record, a key below `facts` or of the fingerprint by its dots."""
+
+    def change(folder: Path) -> None:
+        file = folder / "run" / "run.json"
+        record = json.loads(file.read_text("utf-8"))
+        for name, value in parts.items():
+            (record[name] if isinstance(value, dict) else record).update(
+                value if isinstance(value, dict) else {name: value}
+            )
+        file.write_text(json.dumps(record), "utf-8")
+
+    return change
+
+
+def swapped(rows: bytes) -> bytes:
+    first, second, *others = rows.splitlines(keepends=True)
+    return b"".join([second, first, *others])
+
+
+def packages(name: str) -> Change:
+    def change(folder: Path) -> None:
+        record = json.loads((folder / "run" / "run.json").read_text("utf-8"))
+        recorded(facts={"packages": {**record["facts"]["packages"], name: "0.0.1"}})(folder)
+
+    return change
+
+
+PLANTED: dict[str, tuple[Change, str, str]] = {
+    "a space in a row": (edited("rows.jsonl", lambda text: text.replace(b".", b" .", 1)), "rows of", "results"),
+    "an order": (edited("rows.jsonl", swapped), "rows of", "results"),
+    "a row more": (edited("rows.jsonl", lambda text: text + text.splitlines(keepends=True)[0]), "rows of", "results"),
+    "one bit of a weight": (
+        edited("base/model.safetensors", lambda data: data[:-1] + bytes([data[-1] ^ 1])),
+        "base.weights",
+        "results",
+    ),
+    "the model's config": (edited("base/config.json", lambda text: text + b" "), "base.config", "results"),
+    "a tokenizer's file": (
+        edited("base/tokenizer.json", lambda text: text.replace(b'"version"', b'"Version"', 1)),
+        "base.tokenizer",
+        "results",
+    ),
+    "a default of ours": (recorded(fingerprint={"train.warmup": "0.5"}), "train.warmup", "results"),
+    "a key that was not there": (recorded(fingerprint={"train.odd": "1"}), "train.odd", "results"),
+    "our code": (recorded(code_sha256="0" * 64), "loradock's code", "results"),
+    "torch": (packages("torch"), "torch", "last bits"),
+    "transformers": (packages("transformers"), "transformers", "results"),
+    "threads": (recorded(facts={"cpus": 64}), "CPUs", "last bits"),
+    "an instruction set": (recorded(facts={"instruction_set": "x86-64-v2"}), "instruction set", "last bits"),
+    "a GPU": (recorded(facts={"gpus": [{"name": "NVIDIA A10"}]}), "GPUs", "last bits"),
+    "TF32": (recorded(environment={"NVIDIA_TF32_OVERRIDE": "1"}), "NVIDIA_TF32_OVERRIDE", "last bits"),
+    "cuBLAS' workspace": (
+        recorded(environment={"CUBLAS_WORKSPACE_CONFIG": ":16:8"}),
+        "CUBLAS_WORKSPACE_CONFIG",
+        "last bits",
+    ),
+    "the allocator": (
+        recorded(environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
+        "PYTORCH_CUDA_ALLOC_CONF",
+        "last bits",
+    ),
+}
+
+
+@pytest.mark.parametrize("planted", PLANTED)
+def test_a_planted_difference_is_named_before_a_step(planted: str, here: Path) -> None:
+    change, name, effect = PLANTED[planted]
+    change(here)
+    found = checked(here)
+    assert isinstance(found["error"], NotReproduced)
+    assert found["error"].exit_code == 85
+    (difference,) = [each for each in found["differences"] if each["name"].startswith(name)]
+    assert difference["changes"] == effect
+    assert [each["name"] for each in found["differences"] if each["changes"] != "nothing"] == [difference["name"]]
+
+
+def test_what_does_not_matter_is_no_alarm(made: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another place and working directory, a link in the place of a file, packages that nothing computes with."""
+    assert asked(str(made / "run"), "--check-only") == {
+        "run": str(made / "run"),
+        "differences": [],
+        "verdict": "nothing differs that may change a bit",
+        "error": None,
+    }
+    shutil.move(here / "rows.jsonl", here / "moved.jsonl")
+    (here / "rows.jsonl").symlink_to(here / "moved.jsonl")
+    packages("protobuf")(here)
+    monkeypatch.chdir(here)
+    found = checked(here)
+    assert found["error"] is None
+    assert [(each["name"], each["changes"]) for each in found["differences"]] == [("protobuf", "nothing")]
+
+
+def test_what_is_missing_is_named_with_where_it_was(here: Path, made: Path) -> None:
+    record = json.loads((here / "run" / "run.json").read_text("utf-8"))
+    gone = str(here / "gone")
+    record["base"]["path"] = record["config"]["model"]["name"] = gone
+    record["config"]["data"]["sources"][0]["path"] = f"{gone}.jsonl"
+    (here / "run" / "run.json").write_text(json.dumps(record), "utf-8")
+    found = asked(str(here / "run"), "--check-only")
+    assert isinstance(found["error"], InputMissing)
+    whats = [problem.what for problem in found["error"].problems]
+    assert len(whats) == 2
+    assert all(gone in what for what in whats)
+    assert "--model DIR, --data FILE" in str(found["error"].hint)
+    assert checked(here)["error"] is None  # as the hint says
+    shutil.copytree(made / "run" / "adapter", here / "alone")
+    lonely = asked(str(here / "alone"))
+    assert "run.json lies beside the adapter's folder" in str(lonely["error"].hint)
+
+
+def test_a_record_is_no_leave_to_run_code_or_to_fetch(here: Path) -> None:
+    file = here / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    record["config"]["model"]["trust_remote_code"] = "evil/model"
+    file.write_text(json.dumps(record), "utf-8")
+    found = asked(str(here / "run"))
+    assert isinstance(found["error"], UsageError)
+    assert found["error"].hint == "--trust-remote-code evil/model"
+    record["config"]["model"]["trust_remote_code"] = None
+    record["config"]["data"]["sources"][0]["path"] = "https://rows.example/rows.jsonl"
+    file.write_text(json.dumps(record), "utf-8")
+    assert "is not fetched" in str(asked(str(here / "run"))["error"])
+    file.write_text("{", "utf-8")
+    assert isinstance(asked(str(here / "run"))["error"], StorageError)
+
+
+def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path: Path) -> None:
+    words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
+    begun = asked(*words)  # to its first evaluation
+    assert begun["error"] is None, begun
+    assert begun["verdict"] == "identical to step 3"
+    assert begun["comparison"]["evaluations"] >= 1
+    whole = asked(*words, "--whole")
+    assert whole["verdict"] == "identical to step 6, with the same adapter"
+    metrics = tmp_path / "again" / "metrics.jsonl"
+    found = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    next(line for line in found if line["kind"] == "train")["grad_norm"] *= 1 + 1e-7
+    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in found), "utf-8")
+    parted = asked(*words, "--steps", "6")
+    assert isinstance(parted["error"], NotReproduced)
+    assert parted["error"].what.startswith("parted at step 1 (")
+    assert str(parted["error"]).endswith("nothing was found to differ")
+
+
+def lines(*steps: int, loss: float = 1.0, norm: float = 2.0) -> dict[str, list[dict[str, Any]]]:
+    return {"train": [{"step": step, "loss": loss, "grad_norm": norm} for step in steps], "eval": []}
+
+
+def test_losses_are_compared_where_both_are_means_over_the_same_steps() -> None:
+    first = Measured(lines(1, 10, 20, loss=1.0))
+    stopped = Measured(lines(1, 5, 10, 20, loss=3.0), {5})
+    found = compared(first, stopped, steps=20)
+    assert (found.steps, found.parted, found.at) == (20, 1, 1)
+    same = Measured({"train": [*lines(1)["train"], *lines(5, 10, loss=9.0)["train"], *lines(20)["train"]], "eval": []})
+    assert compared(first, same, steps=20).is_identical
+    other = compared(first, Measured(lines(1, 10, 20, norm=2.5)), steps=10)
+    assert (other.steps, other.parted, other.largest) == (10, 1, pytest.approx(0.2))
+    killed = Measured(lines(1, 10, loss=1.0), {4})
+    assert killed.intervals() == {1: 1, 10: None}
+    assert not compared(first, Measured(lines()), steps=20).is_identical
