@@ -23,7 +23,7 @@ REPRODUCE = """## Reproduce this
 `run.json` beside this folder is the record of the run. In a checkout or image of the same loradock:
 
 ```bash
-loradock reproduce RUN --check-only   # what differs here from the record; add --model DIR --data FILE where they lie elsewhere
+loradock reproduce RUN --check-only   # what differs here; --model DIR --data FILE say where base and rows lie
 loradock reproduce RUN --whole        # trains again, and compares every step and this adapter's bytes
 ```"""
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
