@@ -195,6 +195,12 @@ class ModelFacts:
         return sum(matrix.weights for matrix in self.experts)
 
     @property
+    def experts_without_adapter(self) -> int:
+        """Weights of the experts that get no adapter."""
+        adapted = set(self.expert_targets)
+        return sum(matrix.weights for matrix in self.experts if matrix.name not in adapted)
+
+    @property
     def active_parameters(self) -> int:
         """Weights of linear layers and experts that one token is multiplied with."""
         idle = sum(matrix.weights // matrix.count * (matrix.count - matrix.active) for matrix in self.experts)

@@ -218,23 +218,44 @@ def test_a_target_that_is_head_or_embedding_is_told_as_such_with_settings_that_t
     assert shape.inspect(opened(llama), typed).targets
 
 
-def test_experts_without_an_adapter_are_told_by_the_plan_and_by_the_card(tmp_path: Path, llama: Path) -> None:
-    directory = copy_tree(llama, tmp_path / "moe")
-    text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+def mixture_of(llama: Path, directory: Path) -> Path:
+    """A configuration of Mixtral in the place of a Llama's."""
+    copied = copy_tree(llama, directory)
+    text = json.loads((copied / "config.json").read_text(encoding="utf-8"))
     text |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
-    (directory / "config.json").write_text(json.dumps(text), encoding="utf-8")
-    unquantised = RunConfig(model=ModelConfig(quantization="none"))
-    facts = shape.inspect(opened(directory), unquantised)
-    told = "get no adapter: they are outside linear layers (fused experts)"
-    lines = [line for line in console.plan_lines(replace(plan(), model=facts)) if told in line]
-    assert lines == [f"warning: {facts.unreachable_share:.0%} of the inner weights {told}"]
-    assert facts.unreachable_share > 0.5
-    (label, value), *rest = model_card.not_adapted(replace(plan(), model=facts).as_dict()["model"])
-    assert (label, rest) == ("no adapter on", [])
-    assert value.startswith(f"{facts.unreachable_parameters:,} of {facts.parameters:,} weights")
-    dense = replace(plan(), model=shape.inspect(opened(llama), unquantised))
-    assert not any("no adapter" in line for line in console.plan_lines(dense))
+    (copied / "config.json").write_text(json.dumps(text), encoding="utf-8")
+    return copied
+
+
+@pytest.mark.parametrize("quantization", ["none", "nf4"])
+def test_experts_without_an_adapter_are_named_by_the_plan_and_by_the_card(
+    tmp_path: Path, llama: Path, quantization: str
+) -> None:
+    model_config = ModelConfig(quantization=quantization)
+    mixture = opened(mixture_of(llama, tmp_path / "moe"))
+    without = replace(plan(), model=shape.inspect(mixture, RunConfig(model=model_config)))
+    (line,) = [line for line in console.plan_lines(without) if line.startswith("experts: 4 in each of 2 layers")]
+    assert "no adapter on them, which lora.targets=[all-linear,experts] gives them" in line
+    every = without.model.parameters
+    (found,) = model_card.not_adapted(without.as_dict()["model"])
+    assert found == (
+        "no adapter on",
+        f"{without.model.expert_parameters:,} of {every:,} weights, which are a mixture's experts",
+    )
+    adapted = RunConfig(model=model_config, lora=LoraConfig(targets=("all-linear", "experts")))
+    having = replace(plan(), model=shape.inspect(mixture, adapted))
+    assert any("an adapter on 4 of 4 matrices of each expert" in line for line in console.plan_lines(having))
+    assert not list(model_card.not_adapted(having.as_dict()["model"]))
+    dense = replace(plan(), model=shape.inspect(opened(llama), RunConfig(model=model_config)))
+    assert not any("adapter on them" in line for line in console.plan_lines(dense))
     assert not list(model_card.not_adapted(dense.as_dict()["model"]))
+
+
+def test_what_adapters_on_experts_do_not_have_is_refused_all_at_once(tmp_path: Path, llama: Path) -> None:
+    lora = LoraConfig(targets=("experts",), dropout=0.1, dora=True)
+    with pytest.raises(ModelError, match="plain LoRA without dropout") as refused:
+        shape.inspect(opened(mixture_of(llama, tmp_path / "moe")), RunConfig(lora=lora))
+    assert [problem.hint for problem in refused.value.problems] == ["--set lora.dropout=0", "--set lora.dora=false"]
 
 
 def test_a_module_to_save_that_does_not_exist_is_refused(llama: Path) -> None:
@@ -249,9 +270,6 @@ def test_a_length_beyond_the_positions_is_refused(llama: Path) -> None:
 
 
 def test_experts_that_quantisation_cannot_reach_are_refused_before_loading(tmp_path: Path, llama: Path) -> None:
-    directory = copy_tree(llama, tmp_path / "moe")
-    text = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    text |= {"model_type": "mixtral", "architectures": ["MixtralForCausalLM"], "num_local_experts": 4}
-    (directory / "config.json").write_text(json.dumps(text), encoding="utf-8")
-    with pytest.raises(ModelError, match="would cover only"):
-        shape.inspect(opened(directory), RunConfig())
+    with pytest.raises(ModelError, match="int8 would cover only") as refused:
+        shape.inspect(opened(mixture_of(llama, tmp_path / "moe")), RunConfig(model=ModelConfig(quantization="int8")))
+    assert "--set model.quantization=nf4" in str(refused.value.hint)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from loradock.catalog.storages import NF4, NF4_SCALES
@@ -22,23 +23,38 @@ def check(model: Any) -> int:
 
     Uses nothing of the library but its operator, by which the run computes. Weights that are not here yet are left out.
     """
-    from bitsandbytes.nn import Linear4bit
-
-    layers: dict[Any, tuple[str, Any]] = {}
-    for name, module in model.named_modules():
-        state = getattr(module.weight, "quant_state", None) if isinstance(module, Linear4bit) else None
-        if state is not None and state.quant_type == NF4.name and is_here(module.weight.data, state):
-            layers.setdefault((tuple(state.shape), state.blocksize, state.dtype), (name, module.weight))
-    for name, weight in layers.values():
-        off = furthest(weight.data, weight.quant_state)
+    shapes: dict[Any, tuple[str, torch.Tensor, Any]] = {}
+    for name, packed, state in quantised(model):
+        if state.quant_type == NF4.name and is_here(packed, state):
+            shapes.setdefault((tuple(state.shape), state.blocksize, state.dtype), (name, packed, state))
+    for name, packed, state in shapes.values():
+        off = furthest(packed, state)
         if not off <= TOLERANCE:
-            rows, columns = weight.quant_state.shape
+            rows, columns = state.shape
             raise ModelError(
-                f"{name} ({rows} x {columns}) is dequantised incorrectly on {weight.device}: off by "
+                f"{name} ({rows} x {columns}) is dequantised incorrectly on {packed.device}: off by "
                 f"{off:.2g} of its scale",
                 hint="--set model.quantization=none, and please report the model",
             )
-    return len(layers)
+    return len(shapes)
+
+
+def quantised(model: Any) -> Iterator[tuple[str, torch.Tensor, Any]]:
+    """(name, packed numbers, bitsandbytes' state) of every linear layer in 4 bit, and of each matrix's last expert."""
+    from bitsandbytes.nn import Linear4bit
+
+    from loradock.model.experts import layout
+    from loradock.model.experts.storage import NF4Experts
+
+    for name, module in model.named_modules():
+        state = getattr(module.weight, "quant_state", None) if isinstance(module, Linear4bit) else None
+        if state is not None:
+            yield name, module.weight.data, state
+    for matrices in layout.matrices(model):
+        weights: Any = matrices.parameter
+        if isinstance(weights, NF4Experts):
+            last = matrices.experts - 1
+            yield f"expert {last} of {matrices.name}", weights.packed[last].unsqueeze(-1), weights.state(last)
 
 
 def is_here(packed: torch.Tensor, state: Any) -> bool:

@@ -119,12 +119,15 @@ class Plan:
         return draft((*self.decisions, *supposed))
 
     def as_dict(self) -> dict[str, Any]:
-        """JSON-able form for the run record; the model's list of layers is left out."""
-        model = {key: value for key, value in asdict(self.model).items() if key not in ("linears", "targets")}
+        """JSON-able form for the run record; of the model's lists of layers and experts it has the lengths."""
+        lists = ("linears", "targets", "experts", "expert_targets")
+        model = {key: value for key, value in asdict(self.model).items() if key not in lists}
+        counts = {key: len(getattr(self.model, key)) for key in lists}
+        counts |= {"experts_without_adapter": self.model.experts_without_adapter}
         return {
             "decisions": [asdict(decision) for decision in self.decisions],
             "memory_bytes": self.memory_bytes,
-            "model": {**model, "linears": len(self.model.linears), "targets": len(self.model.targets)},
+            "model": {**model, **counts},
             "data": asdict(self.data),
         }
 

@@ -81,21 +81,26 @@ class NF4Experts(torch.Tensor):
         """What the parts take in memory."""
         return sum(part.nbytes for part in self.parts.values() if part is not None)
 
-    def absmax(self, expert: int) -> torch.Tensor:
-        """The scales of one expert's blocks, float32 [blocks]."""
-        scales = self.scales[expert]
-        if self.outer is None or self.offset is None or self.code is None:
-            return scales
-        state = functional.QuantState(
-            absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32
+    def state(self, expert: int) -> functional.QuantState:
+        """What bitsandbytes needs besides the packed numbers to dequantise one expert."""
+        scales: Any = None
+        if self.outer is not None:
+            scales = functional.QuantState(
+                absmax=self.outer[expert], code=self.code, blocksize=SCALES.group, dtype=torch.float32
+            )
+        return functional.QuantState(
+            absmax=self.scales[expert],
+            shape=self.shape[1:],
+            blocksize=SCALES.block,
+            quant_type=NF4.name,
+            dtype=self.dtype,
+            offset=None if self.offset is None else self.offset[expert],
+            state2=scales,
         )
-        return functional.dequantize_blockwise(scales, state) + self.offset[expert]
 
     def expert(self, expert: int) -> torch.Tensor:
         """One expert's weights [rows, columns], dequantised, in the dtype of the products."""
-        return torch.ops.bitsandbytes.dequantize_4bit.default(
-            self.packed[expert].unsqueeze(-1), self.absmax(expert), SCALES.block, NF4.name, self.shape[1:], self.dtype
-        )
+        return functional.dequantize_4bit(self.packed[expert].unsqueeze(-1), self.state(expert))
 
     def dense(self) -> torch.Tensor:
         """All experts dequantised [experts, rows, columns]."""

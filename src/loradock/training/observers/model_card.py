@@ -101,6 +101,8 @@ def not_adapted(model: dict[str, Any]) -> Iterator[tuple[str, str]]:
     if count > UNREACHABLE_SHARE * every:
         kinds = unreachable_words(model.get("unreachable_kinds", ()))
         yield "no adapter on", f"{count:,} of {every:,} weights, which are outside linear layers ({kinds})"
+    if experts := model.get("experts_without_adapter", 0):
+        yield "no adapter on", f"{experts:,} of {every:,} weights, which are a mixture's experts"
 
 
 def contrast(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
