@@ -191,8 +191,15 @@ def test_each_prompt_is_measured_with_an_answer_to_another_one(base: Path, tmp_p
     of_step = Mismatched.of(part._prepared, part._fitted, np.arange(4))
     assert of_step.partners.tolist() == [3, 3, 1, 2]
     batch = part(np.arange(4), epoch=0)
-    mismatched, plain = ([ids.tolist() for each in batch.micro_batches for ids, _ in each.samples()
-                          if isinstance(each, MismatchedBatch) is is_mismatched] for is_mismatched in (True, False))  # fmt: skip
+    mismatched, plain = (
+        [
+            ids.tolist()
+            for each in batch.micro_batches
+            if isinstance(each, kind) is expected
+            for ids, _ in each.samples()
+        ]
+        for kind, expected in ((MismatchedBatch, True), (MismatchedBatch, False))
+    )
     prompts = of_step.prompts.tolist()
     for place, partner in enumerate(of_step.partners.tolist()):
         assert mismatched[place] == plain[place][: prompts[place]] + plain[partner][prompts[partner] :]
