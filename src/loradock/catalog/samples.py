@@ -15,7 +15,7 @@ class KindSpec:
 
     `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has,
     which go through the device together; `roles` are the names of these where there are several. `takes` are other
-    kinds of rows that samples of this one can be made of.
+    kinds of rows that samples of this one can be made of. `splits`: a long one may become several.
     """
 
     name: str
@@ -25,12 +25,18 @@ class KindSpec:
     documents: int = 1
     roles: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
+    splits: bool = False
 
 
 KINDS: dict[str, KindSpec] = {
     spec.name: spec
     for spec in (
-        KindSpec(name="rows", holds="no queries with passages, but rows to answer from", meaning="rows to answer from"),
+        KindSpec(
+            name="rows",
+            holds="rows to answer from, and neither queries with passages nor preferences",
+            meaning="rows to answer from",
+            splits=True,
+        ),
         KindSpec(
             name="pairs", holds="queries with passages to embed", meaning="queries with passages", teaches="vectors"
         ),

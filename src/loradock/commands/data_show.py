@@ -58,15 +58,22 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
         dataset = corpus.leading.train.prepared
         kind = KINDS[corpus.leading.kind]
         rows = [
-            shown(dataset, index, tokenizer=text_tokenizer, max_length=max_length, roles=kind.roles)
+            shown(
+                dataset,
+                index,
+                tokenizer=text_tokenizer,
+                max_length=max_length,
+                documents=kind.documents,
+                role=corpus.leading.role_of(index),
+            )
             for index in chosen(dataset, row=row, sample=sample or SAMPLE, documents=kind.documents)
         ]
     lines = (line for source in dataset.sources for line in source.told())
     for note in dict.fromkeys((*lines, *corpus.notes)):
         say(note, stderr=True)
     long_rows = loaded.config.data.long_rows if not loaded.config.objective_spec.embeds else None
-    if kind.roles and long_rows == "split":
-        long_rows = "drop"  # a pair is never split
+    if not kind.splits and long_rows == "split":
+        long_rows = "drop"
     if html:
         shown_rows, of_rows = len(rows) // kind.documents, dataset.rows // kind.documents
         title = f"{shown_rows} of {of_rows:,} rows as the model sees them"

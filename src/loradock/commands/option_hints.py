@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import click
 
+from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.load import SHORTCUTS
 from loradock.config.other_tools.explained import EXPLAINED
 from loradock.config.suggest import key_called
@@ -80,10 +81,10 @@ ELSEWHERE = {
     ),
     **dict.fromkeys(("download", "fetch", "pull"), "hf download OWNER/NAME --local-dir DIR"),
     **dict.fromkeys(("upload", "push", "publish"), "hf upload OWNER/NAME RUN/adapter"),
-    **dict.fromkeys(
-        ("dpo", "kto", "orpo", "simpo", "ipo", "cpo", "preference"),
-        "loradock train --model DIR --data FILE --set objective=preference --set preference.loss=dpo",
-    ),
+    **{
+        loss: f"loradock train --model DIR --data FILE --set objective=preference --set preference.loss={loss}"
+        for loss in LOSSES
+    },
     "pretrain": "loradock train --model DIR --data FILE, whose rows are plain text",
     **dict.fromkeys(
         ("grpo", "ppo", "rl", "reward", "rm"),

@@ -28,7 +28,7 @@ SKIP_CHECK = "--skip-env-check"
 @click.argument("run", type=LocalPath(exists=True))
 @click.option("--check-only", is_flag=True, help="Say what differs from the record, and train nothing.")
 @click.option(
-    "--steps", type=click.IntRange(min=1), help="Repeat so many [default: to the first evaluation, at most 50]."
+    "--steps", type=click.IntRange(min=1), help="Repeat this many [default: to the first evaluation, at most 50]."
 )
 @click.option("--whole", is_flag=True, help="Repeat all steps, and compare the adapter's bytes.")
 @click.option("--model", type=LocalPath(exists=True, file_okay=False), help="Where the base lies now.")
@@ -78,31 +78,33 @@ def reproduce(
     original = opened(run)
     output = output or original.directory.absolute().with_name(f"{original.directory.absolute().name}-again")
     config = as_repeated(original, model=model, data=data, output=output, trusted=trust_remote_code)
-    found = differences.all_of(original, config, probe.gather(Host()))
-    result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in found]}
+    findings = differences.all_of(original, config, probe.gather(Host()))
+    result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in findings]}
     if not as_json:
-        for line in heading(original, found):
+        for line in heading(original, findings):
             say(line)
     if check_only:
-        finish(result, as_json=as_json, parted=differing(found))
+        finish(result, as_json=as_json, parted=differing(findings))
         return
-    wanted = None if whole else min(steps or min(original.first_evaluation or MOST_STEPS, MOST_STEPS), original.steps)
+    steps_wanted = (
+        None if whole else min(steps or min(original.first_evaluation or MOST_STEPS, MOST_STEPS), original.steps)
+    )
     options = (SKIP_CHECK,) if skips_check else ()
-    compared = repeated(original, config, wanted=wanted, options=options, result=result, as_json=as_json)
+    compared = repeated(original, config, steps_wanted=steps_wanted, options=options, result=result, as_json=as_json)
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
 
 
-def heading(original: Original, found: list[Difference]) -> list[str]:
+def heading(original: Original, findings: list[Difference]) -> list[str]:
     """What the run was, and what differs."""
     record = original.record
     about = f"{original.directory}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
     lines = [f"{about}, {original.steps} steps, {original.processes} process(es)"]
-    return lines + ([f"differs: {each.line}" for each in found] or ["nothing differs from the record"])
+    return lines + ([f"differs: {each.line}" for each in findings] or ["nothing differs from the record"])
 
 
-def differing(found: list[Difference]) -> str | None:
+def differing(findings: list[Difference]) -> str | None:
     """What may change a bit, by name; None where nothing may."""
-    names = [each.name for each in found if each.changes != "nothing"]
+    names = [each.name for each in findings if each.changes != "nothing"]
     return f"differs: {', '.join(names)}" if names else None
 
 
@@ -110,7 +112,7 @@ def repeated(
     original: Original,
     config: RunConfig,
     *,
-    wanted: int | None,
+    steps_wanted: int | None,
     options: tuple[str, ...],
     result: dict[str, Any],
     as_json: bool,
@@ -125,26 +127,26 @@ def repeated(
     from loradock.training.run_dir.record import metrics
 
     output = Path(config.output or "")
-    say(f"repeating {wanted or original.steps} of {original.steps} steps in {output} ...", stderr=as_json)
+    say(f"repeating {steps_wanted or original.steps} of {original.steps} steps in {output} ...", stderr=as_json)
 
     with console_on(stderr=True).status("training") as status:
 
         def show(step: int) -> None:
-            status.update(f"step {step} of {wanted or original.steps}")
+            status.update(f"step {step} of {steps_wanted or original.steps}")
 
-        repeat(config, processes=original.processes, steps=wanted, options=options, on_step=show)
-    again = recorded.read(output)
-    more = differences.of_start(original.record["fingerprint"], again["fingerprint"])
+        repeat(config, processes=original.processes, steps=steps_wanted, options=options, on_step=show)
+    record_now = recorded.read(output)
+    more = differences.of_start(original.record["fingerprint"], record_now["fingerprint"])
     result["differences"] += [asdict(each) for each in more]
     for each in more:
         say(f"differs: {each.line}", stderr=as_json)
     first = Measured({"train": original.train, "eval": original.evaluations}, original.resumed_at)
     lines = {kind: metrics(output, kind) for kind in first.lines}
-    comparison = compared(first, Measured(lines, resumed_at(again)), steps=wanted or original.steps)
+    comparison = compared(first, Measured(lines, resumed_at(record_now)), steps=steps_wanted or original.steps)
     result["comparison"] = comparison.as_dict()
     with contextlib.suppress(KeyError):
         name = "adapter_model.safetensors"
-        result["adapter"] = {"was": original.record["adapter_sha256"][name], "now": again["adapter_sha256"][name]}
+        result["adapter"] = {"was": original.record["adapter_sha256"][name], "now": record_now["adapter_sha256"][name]}
     return comparison
 
 

@@ -88,7 +88,7 @@ class Task:
         """See `Work`."""
         yield from remarks.of_template(self.template, vocabulary=self.spec.backend)
         yield from remarks.of_special_texts(manifest["special_texts"], special_tokens=self.special_tokens)
-        if manifest["samples"] < manifest["rows"]:
+        if manifest["samples"] < manifest["rows"] and self.reasoning == "all_turns":
             yield f"{manifest['samples']:,} rows became {manifest['rows']:,} documents (data.reasoning all_turns)"
         counts = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
         about = {"rows": manifest["rows"], "sources": sources, "template": self.template}

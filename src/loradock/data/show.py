@@ -74,9 +74,13 @@ def shown(
     *,
     tokenizer: PreTrainedTokenizerBase,
     max_length: int,
-    roles: Sequence[str] = (),
+    documents: int = 1,
+    role: str = "",
 ) -> ShownRow:
-    """A document of `prepared`, whose rows are uncut, beside what `max_length` leaves of it; `roles` are a row's."""
+    """A document of `prepared`, whose rows are uncut, beside what `max_length` leaves of it.
+
+    `documents`: how many a row has; `role`: what it is of them.
+    """
     ids, learned = prepared.row(index)
     control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
     kinds = [
@@ -85,14 +89,14 @@ def shown(
     ]
     beyond = max(0, len(ids) - max_length)
     return ShownRow(
-        number=index // max(1, len(roles)) + 1,
+        number=index // documents + 1,
         place=prepared.place(index),
         tokens=len(ids),
         learned=int(np.count_nonzero(learned)),
         beyond=beyond,
         learned_beyond=int(np.count_nonzero(learned[max_length:])),
         pieces=tuple(_pieces(ids.tolist(), kinds, tokenizer=tokenizer)),
-        role=roles[index % len(roles)] if roles else "",
+        role=role,
     )
 
 

@@ -266,7 +266,7 @@ def test_data_of_another_objective_are_refused_with_what_to_ask_for(tmp_path: Pa
     error = refused(tmp_path, "objective=supervised", files=[some])
     assert "holds queries with passages to embed; objective supervised learns nothing of it" in error.what
     assert "--set objective=embedding" in str(error.hint)
-    assert "holds no queries with passages" in refused(tmp_path, files=[rows]).what
+    assert "neither queries with passages nor preferences" in refused(tmp_path, files=[rows]).what
     assert "--set objective=gritlm" in str(refused(tmp_path, files=[some, rows]).hint)
     assert "hold no queries with passages" in refused(tmp_path, "objective=gritlm", files=[rows]).what
     assert "hold no rows to answer from" in refused(tmp_path, "objective=gritlm", files=[some]).what

@@ -54,17 +54,17 @@ class Measured:
         return starts
 
 
-def compared(first: Measured, again: Measured, *, steps: int) -> Comparison:
+def compared(first: Measured, second: Measured, *, steps: int) -> Comparison:
     """Lines of the same steps, up to one; a training loss, a mean since the line before, where both have the same."""
     last = evaluations = 0
     parted: int | None = None
     largest, at = 0.0, None
-    starts, starts_again = first.intervals(), again.intervals()
+    starts, starts_again = first.intervals(), second.intervals()
     for kind, lines in first.lines.items():
-        beside = {line["step"]: line for line in again.lines.get(kind, ())}
+        beside = {line["step"]: line for line in second.lines.get(kind, ())}
         for line in lines:
-            step, other = line["step"], beside.get(line["step"])
-            if other is None or step > steps:
+            step, line_beside = line["step"], beside.get(line["step"])
+            if line_beside is None or step > steps:
                 continue
             names = [name for name in MEASURED if name in line]
             if kind == "train":
@@ -73,7 +73,7 @@ def compared(first: Measured, again: Measured, *, steps: int) -> Comparison:
                     names.remove("loss")
             else:
                 evaluations += 1
-            difference = max(_difference(line[name], other.get(name)) for name in names)
+            difference = max(_difference(line[name], line_beside.get(name)) for name in names)
             if difference > 0:
                 parted = step if parted is None else min(parted, step)
             if difference > largest:

@@ -47,16 +47,16 @@ class Difference:
 
 def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Difference]:
     """Every difference that is seen before a model is loaded. InputMissing with all files that are not there."""
-    found = [*of_code(original, facts), *of_machine(original, config, facts), *of_settings(original)]
+    differences = [*of_code(original, facts), *of_machine(original, config, facts), *of_settings(original)]
     missing: list[Problem] = []
     for part in (of_base, of_rows):
         try:
-            found += part(original, config)
+            differences += part(original, config)
         except LoradockError as error:
             missing += error.problems or [Problem(what=error.what, hint=error.hint)]
     if missing:
         raise InputMissing("what the run was made of is not here", hint=LOCATE, problems=missing)
-    return found
+    return differences
 
 
 LOCATE = "say where it lies now: --model DIR, --data FILE (once for each source, in the order of the run)"
@@ -83,10 +83,10 @@ def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[
     """GPUs, or the CPU where that computes; the environment variables that libraries of computing read."""
     was = original.record.get("facts") or {}
     gpus = [gpu["name"] for gpu in was.get("gpus") or []]
-    here = [gpu.name for gpu in facts.gpus]
+    gpus_here = [gpu.name for gpu in facts.gpus]
     is_on_cpu = original.decided("device") == "cpu"
     is_portable = config.deterministic == "portable"
-    yield from _differ("GPUs", ", ".join(gpus) or "none", ", ".join(here) or "none", "last bits")
+    yield from _differ("GPUs", ", ".join(gpus) or "none", ", ".join(gpus_here) or "none", "last bits")
     if gpus:
         yield from _differ("driver", was.get("driver"), facts.driver, "last bits")
     if is_on_cpu:
@@ -125,9 +125,9 @@ def of_base(original: Original, config: RunConfig) -> Iterator[Difference]:
         commit = f", commit {base['revision']}" if base.get("revision") else ""
         raise InputMissing(f"the base is not at {directory} ({base.get('name')}{commit})", hint=LOCATE)
     weights = [directory / name for name in base.get("weights", [])]
-    gone = [file for file in weights if not file.is_file()]
-    if gone:
-        raise InputMissing(f"weights of the base are not there: {', '.join(map(str, gone))}", hint=LOCATE)
+    absent = [file for file in weights if not file.is_file()]
+    if absent:
+        raise InputMissing(f"weights of the base are not there: {', '.join(map(str, absent))}", hint=LOCATE)
     now = {
         "base.config": content.digest([directory / "config.json"]),
         "base.tokenizer": content.digest(tokenizer_copy.files_of(directory)),
@@ -151,15 +151,15 @@ def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
         *zip(held_out, data.get("validation_sources", []), strict=False),
     ]
     missing: list[Problem] = []
-    found: list[Difference] = []
+    differences: list[Difference] = []
     for source, before in named:
         try:
-            found += _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
+            differences += _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
         except LoradockError as error:
             missing.append(Problem(what=error.what, hint=f"sha256 {before['sha256']}"))
     if missing:
         raise InputMissing("rows are not there", problems=missing)
-    yield from found
+    yield from differences
 
 
 def _digest(source: SourceConfig) -> str:

@@ -73,7 +73,7 @@ def opened(path: Path) -> Original:
         hint = f"loradock runs {path if path.is_dir() else path.parent}"
         if is_adapter:
             hint = "run.json lies beside the adapter's folder: ask who trained it for that"
-        raise InputMissing(f"{path} is no run: there is no {RECORD} in it", hint=hint)
+        raise InputMissing(f"{path} is not a run: there is no {RECORD} in it", hint=hint)
     record = recorded.read(directory)
     if not record.get("fingerprint"):
         what = f"{directory / RECORD}: the run ended before its first step, and recorded nothing to repeat"
@@ -102,9 +102,7 @@ def as_repeated(
     """
     config, record = original.config, original.record
     if config.model.trust_remote_code and not trusted:
-        what = (
-            f"the run executed the model's own code ({config.model.trust_remote_code}); a record alone is no leave to"
-        )
+        what = f"the run executed the code of {config.model.trust_remote_code}; a record alone does not allow that"
         raise UsageError(what, hint=f"--trust-remote-code {config.model.trust_remote_code}")
     addresses = [source.path for source in config.data.sources if "://" in source.path]
     if addresses and not data:

@@ -41,23 +41,23 @@ def repeat(
     log, file = output.with_name(f"{output.name}.log"), output.with_name(f"{output.name}.yaml")
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic_io.replace(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    if steps is not None and made(output) >= steps:
+    if steps is not None and steps_in(output) >= steps:
         return
     launcher = ("launch", "--nproc", str(processes)) if processes > 1 else ()
     arguments = ("-m", "loradock", *launcher, "train", str(file), "--output", str(output), *options)
     with log.open("a", encoding="utf-8") as stream, child(python.command(*arguments), stream) as process:
-        seen = 0
+        last_step = 0
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            now = made(output)
-            if now > seen:
-                seen = now
-                on_step(seen)
-            if steps is not None and seen >= steps:
+            current = steps_in(output)
+            if current > last_step:
+                last_step = current
+                on_step(last_step)
+            if steps is not None and last_step >= steps:
                 process.send_signal(signal.SIGTERM)
                 process.wait()
         code = process.returncode
-    is_far_enough = steps is not None and made(output) >= steps and code == Stopped.exit_code
+    is_far_enough = steps is not None and steps_in(output) >= steps and code == Stopped.exit_code
     if code and not is_far_enough:
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN_LINES:]
         error = NotRepeated("the training that repeats the run failed:\n  " + "\n  ".join(last), hint=f"its log: {log}")
@@ -77,7 +77,7 @@ def child(command: list[str], stream: object) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
-def made(output: Path) -> int:
+def steps_in(output: Path) -> int:
     """The last step of a run that is measured; 0 where there is none yet."""
     lines = metrics(output, "train") if output.is_dir() else []
     return int(lines[-1]["step"]) if lines else 0

@@ -6,6 +6,7 @@ decide what is trained. What has no counterpart is told with the reason, unless 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,6 +65,22 @@ def refuse(translation: Translation, name: str, value: Any) -> None:
     translation.refused[name] = f"{name}: {value}"
 
 
+def of_preferences(translation: Translation) -> None:
+    """Rows of preferences are recognised by their own columns, and a first adapter has its rank and layers."""
+    values = translation.values
+    if "objective" in values and values["objective"].value == "preference":
+        is_judged = "preference.loss" in values and values["preference.loss"].value == "kto"
+        for key in [name for name in values if SOURCE_FORMAT.fullmatch(name)]:
+            if is_judged or values[key].value != "preference":
+                source = key.removesuffix(".format")
+                for name in [name for name in values if name == key or name.startswith(f"{source}.fields")]:
+                    del values[name]
+    if "lora.adapter" in values:
+        for name in ("lora.rank", "lora.alpha", "lora.targets"):
+            values.pop(name, None)
+
+
+SOURCE_FORMAT = re.compile(r"data\.sources\.\d+\.format")
 Rule = Callable[[Translation, str, Any], None]
 """What becomes of one of their keys, its name and its value."""
 Finish = Callable[[Translation], None]
@@ -97,6 +114,7 @@ class Tool:
                 translation.leave(name, self.lacking.get(name) or EXPLAINED.get(name) or "no key here does it")
         for finish in self.finish:
             finish(translation)
+        of_preferences(translation)
         return translation
 
 

@@ -85,7 +85,9 @@ def _dataset(translation: Translation, index: int, origin: str, entry: dict[str,
     fields = {names[role]: column for role, column in columns.items() if names.get(role) not in (None, column)}
     if (tools := columns.pop("tools", "tools")) not in TOOL_COLUMNS:
         translation.leave(f"{origin}: columns", f"tools: definitions are read from a column `tools`: rename {tools}")
-    if other := sorted(role for role in columns if role not in (*names, *(RANKED if entry.get("ranking") else ()))):
+    if other := sorted(
+        role for role in columns if role not in (*names, "kto_tag", *(RANKED if entry.get("ranking") else ()))
+    ):
         translation.leave(f"{origin}: columns", f"{', '.join(other)}: only text is learned")
     if entry.get("ranking"):
         fields |= {name: columns[name] for name in RANKED if columns.get(name) not in (None, name)}

@@ -111,7 +111,7 @@ def _of_list(row: Row, column: str) -> PreferencePair:
     answers = value_of(row, column)
     graded = _graded(answers)
     if graded is None:
-        raise Misfit(f"{column} is no list of answers that each have a text ({TEXTS[0]}, ...) and a score or a rank")
+        raise Misfit(f"{column} is not a list of answers that each have a text ({TEXTS[0]}, ...) and a score or a rank")
     (worst, rejected), (best, chosen) = min(graded, key=lambda each: each[0]), max(graded, key=lambda each: each[0])
     if worst == best:
         raise RowError(f"{column}: all {len(graded)} answers are {TIE}", hint=TIE_HINT)

@@ -22,7 +22,7 @@ from loradock.data.formats.base import (
 )
 
 ANSWERED = (messages.FORMAT, sharegpt.FORMAT, alpaca.FORMAT, prompt_completion.FORMAT)
-LABELS = {"true": True, "false": False, "1": True, "0": False}
+LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}
 
 
 def _form(row: Row) -> Format | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
-from loradock.catalog.samples import SampleKind
+from loradock.catalog.samples import KINDS, SampleKind
 from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
@@ -168,6 +168,11 @@ class SampleSet(ABC):
     @abstractmethod
     def turns(self, plan: Plan, *, facts: Facts) -> Turns | None:
         """Those held out, as this process evaluates them; None where there are none."""
+
+    def role_of(self, document: int) -> str:
+        """What a prepared document for training is in its sample, in a word; empty where there is one kind of them."""
+        roles = KINDS[self.kind].roles
+        return roles[document % len(roles)] if roles else ""
 
     @property
     def template(self) -> ChatTemplate | None:

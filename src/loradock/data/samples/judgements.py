@@ -61,6 +61,10 @@ class JudgementSamples(RowSamples):
             row = next((record.row for record in records if record.row), None)
         return super().instead(source, index=index) if row is None else liked_alone(row, source, index=index)
 
+    def role_of(self, document: int) -> str:
+        """See `SampleSet`: the label."""
+        return "desirable" if desirable(self.train.prepared, np.array([document]))[0] else "undesirable"
+
     @property
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""

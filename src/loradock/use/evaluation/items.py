@@ -121,7 +121,7 @@ def of_data(
 
 def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
     if isinstance(sample, Judgement) and not sample.is_desirable:
-        return "the answer is labelled as undesirable: it is no right answer to compare with"
+        return "the answer is labelled as undesirable: there is nothing right to compare with"
     if isinstance(sample, PreferencePair):
         chosen, rejected = sample.chosen.turns, sample.rejected.turns
         if chosen[:-1] != rejected[:-1]:
