@@ -11,11 +11,11 @@ from tiny import make_llama, write_rows
 
 OUT_OF_MEMORY = 80
 MIB, GIB = 1 << 20, 1 << 30
-SHAPE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4}
+SHAPE = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2}
 WIDE = (
     "train.micro_batch=8",
     "train.cuda_graphs=false",
-    "data.max_length=384",
+    "data.max_length=192",
     "train.max_steps=2",
     "train.global_batch=16",
     "lora.rank=4",
