@@ -17,7 +17,7 @@ import torch
 
 from bench.memory.models import adapted, facts, flat_batch
 from bench.train.models import settings
-from loradock.commands.train import ALLOCATOR
+from loradock.training.run_dir.environment import ALLOCATOR
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.training.backends.fast.attention.flash_torch import FlashTorch
 from loradock.training.backends.fast.batch import FlatBatch

@@ -94,6 +94,8 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
 """By the function that gives the hint: rows, the settings of their source, and what is rendered then."""
 
 WORDS = {
+    "formats/compared._of_two": "followed in test_compared",
+    "formats/compared._of_list": "the same words as those of two answers",
     "formats/__init__.named": "a configuration refuses an unknown format before it is asked for by name",
     "sources.refuse_unseen": "lists the columns that there are",
     "sources.format_asked": "lists the fields of each format",

@@ -185,6 +185,11 @@ def test_a_record_is_no_leave_to_run_code_or_to_fetch(here: Path) -> None:
     record["config"]["data"]["sources"][0]["path"] = "https://rows.example/rows.jsonl"
     file.write_text(json.dumps(record), "utf-8")
     assert "is not fetched" in str(asked(str(here / "run"))["error"])
+    record["config"]["data"]["sources"][0]["path"] = str(here / "rows.jsonl")
+    for held_out in ("https://rows.example/held.jsonl", "hub:owner/rows@" + "0" * 40):
+        record["config"]["data"]["validation"] = held_out
+        file.write_text(json.dumps(record), "utf-8")
+        assert "is not fetched" in str(asked(str(here / "run"), "--check-only")["error"])
     file.write_text("{", "utf-8")
     assert isinstance(asked(str(here / "run"))["error"], StorageError)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from loradock.config.rules import HUB_PREFIX
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
 from loradock.training.run_dir import recorded
@@ -91,6 +92,11 @@ def opened(path: Path) -> Original:
     return Original(directory=directory, record=record, config=config, train=train, evaluations=evaluations)
 
 
+def is_fetched(path: str) -> bool:
+    """Whether rows at a path would come over the network: an address, or a data set of a hub."""
+    return "://" in path or path.startswith(HUB_PREFIX)
+
+
 def as_repeated(
     original: Original, *, model: Path | None, data: Sequence[Path], output: Path, trusted: str | None
 ) -> RunConfig:
@@ -104,8 +110,9 @@ def as_repeated(
     if config.model.trust_remote_code and not trusted:
         what = f"the run executed the code of {config.model.trust_remote_code}; a record alone does not allow that"
         raise UsageError(what, hint=f"--trust-remote-code {config.model.trust_remote_code}")
-    addresses = [source.path for source in config.data.sources if "://" in source.path]
-    if addresses and not data:
+    held_out = [path for path in config.data.validation_files.values() if is_fetched(path)]
+    addresses = [source.path for source in config.data.sources if is_fetched(source.path) and not data] + held_out
+    if addresses:
         what = f"rows come from the web ({', '.join(addresses)}): an address that only a record names is not fetched"
         raise UsageError(what, hint="fetch them, and name each source: " + "--data FILE " * len(config.data.sources))
     sources = config.data.sources

@@ -68,10 +68,10 @@ def refuse(translation: Translation, name: str, value: Any) -> None:
 def of_preferences(translation: Translation) -> None:
     """Rows of preferences are recognised by their own columns, and a first adapter has its rank and layers."""
     values = translation.values
-    if "objective" in values and values["objective"].value == "preference":
-        is_judged = "preference.loss" in values and values["preference.loss"].value == "kto"
+    if "preference.loss" in values:
+        is_judged = values["preference.loss"].value == "kto"
         for key in [name for name in values if SOURCE_FORMAT.fullmatch(name)]:
-            if is_judged or values[key].value != "preference":
+            if is_judged or values[key].value != PAIRS_BY_NAME:
                 source = key.removesuffix(".format")
                 for name in [name for name in values if name == key or name.startswith(f"{source}.fields")]:
                     del values[name]
@@ -80,6 +80,8 @@ def of_preferences(translation: Translation) -> None:
             values.pop(name, None)
 
 
+PAIRS_BY_NAME = "preference"
+"""The format whose columns a file of theirs may name."""
 SOURCE_FORMAT = re.compile(r"data\.sources\.\d+\.format")
 Rule = Callable[[Translation, str, Any], None]
 """What becomes of one of their keys, its name and its value."""

@@ -246,7 +246,7 @@ def code_sha256() -> str:
     """Of loradock's own modules, their names and contents: it is the same in a checkout, a wheel and an image."""
     package, digest = Path(loradock.__file__).parent, hashlib.sha256()
     for file in sorted(package.rglob("*.py")):
-        digest.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(file.read_bytes()).digest())
+        digest.update(f"{file.relative_to(package)}\0".encode() + hashlib.sha256(regular.read(file)).digest())
     return digest.hexdigest()
 
 
