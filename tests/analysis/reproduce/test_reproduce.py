@@ -198,7 +198,7 @@ def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path
     words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
     begun = asked(*words)  # to its first evaluation
     assert begun["error"] is None, begun
-    assert begun["verdict"] == "identical to step 3"
+    assert begun["verdict"].startswith("identical to step 3")  # a fast machine may have made all of it
     assert begun["comparison"]["evaluations"] >= 1
     whole = asked(*words, "--whole")
     assert whole["verdict"] == "identical to step 6, with the same adapter"
