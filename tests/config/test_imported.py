@@ -186,6 +186,8 @@ def test_a_training_by_preferences_is_one_of_ours(
     file.write_text(imported(written(tmp_path, tool, given)).text)
     config = load(file, needs_inputs=False).config
     of = config.preference
+    assert expected[3] is None or not {"rank:", "alpha:", "targets:"} & {*file.read_text().split()}  # the adapter's own
+    assert not any(source.format in ("messages", "alpaca", "sharegpt") for source in config.data.sources)
     assert config.objective == "preference"
     assert (of.loss, of.beta, of.likelihood_weight) == expected[:3]
     assert (config.lora.adapter is None) == (expected[3] is None)

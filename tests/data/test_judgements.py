@@ -118,14 +118,15 @@ def test_pairs_and_labels_under_losses_that_do_not_take_them(tmp_path: Path, lla
 
 
 def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> None:
-    """The same answers with one label turned are other data: copies differ, and a run is not continued with them."""
+    """Answers of other labels are no copies, and the same answers with their labels turned are other data."""
     file = tmp_path / "rows.jsonl"
     rows = [{"prompt": "Two", "completion": " lamp", "label": each} for each in (True, False, True)]
-    read(file, *rows)
     settings = ("objective=preference", "preference.loss=kto", "train.max_steps=1", "train.global_batch=2")
-    one = train(tmp_path / "one", *settings, "data.deduplicate=exact", model=llama, data=file)
-    assert one.record["data"]["duplicate_rows"] == 1
-    read(file, rows[0], {**rows[1], "label": True}, {**rows[2], "label": False})
-    two = train(tmp_path / "two", *settings, "data.deduplicate=exact", model=llama, data=file)
-    key = "data.train.rows"
-    assert two.record["fingerprint"][key] != one.record["fingerprint"][key]
+    read(file, *rows)
+    copies = train(tmp_path / "copies", *settings, "data.deduplicate=exact", model=llama, data=file)
+    assert copies.record["data"]["duplicate_rows"] == 1
+    used: list[str] = []
+    for name, labels in (("one", (True, False)), ("two", (False, True))):
+        read(file, *({**rows[0], "label": label} for label in labels))
+        used.append(train(tmp_path / name, *settings, model=llama, data=file).record["fingerprint"]["data.train.rows"])
+    assert used[0] != used[1]

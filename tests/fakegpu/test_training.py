@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import mixtures
 import pytest
 from fakegpu.commands import Gpus, run, training
 from families import FAMILIES, make_model
@@ -41,6 +42,16 @@ def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_pat
     ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
     assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3") else "peft")
     assert ended.record["plan"]["model"]["left_out"]
+    assert len(ended.losses) == 3
+    assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
+
+
+@pytest.mark.parametrize("kind", thinned(mixtures.KINDS, "qwen3_moe"))
+def test_a_mixture_trains_with_adapters_on_its_experts(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
+    model = mixtures.make(tmp_path / "model", kind)
+    ended = gpu.train(tmp_path / "run", "lora.targets=[all-linear,experts]", "lora.dropout=0", model=model, data=rows)
+    assert ended.decided("engine") == "peft"
+    assert ended.record["plan"]["model"]["expert_targets"]
     assert len(ended.losses) == 3
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 

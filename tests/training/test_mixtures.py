@@ -171,3 +171,13 @@ def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(mixture: 
         found.append(passed(job)[:2])
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])
+
+
+@pytest.mark.filterwarnings("ignore:The following .*_pattern keys:RuntimeWarning")  # PEFT's own, of what it rewrote
+def test_what_peft_adapts_by_rules_of_its_own_is_refused(
+    mixture: Mixture, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without the names that it rewrites, PEFT puts adapters on experts and router in the place of linear layers."""
+    monkeypatch.setattr(peft_layers, "taken_for_experts", lambda _: frozenset())
+    with pytest.raises(ModelError, match=r"PEFT adapts \d+ layers of .*, and \d+ were planned: .* has"):
+        job_of(tmp_path, *ONE_PASS, model=mixture("glm4_moe"), data=rows)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import shutil
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from tiny import copy_tree, write_rows
 from whole_runs import train
 
 from loradock.analysis.reproduce.comparison import Measured, compared
+from loradock.analysis.reproduce.original import as_repeated, opened
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
 from loradock.training.run_dir.environment import ALLOCATOR
@@ -192,6 +194,33 @@ def test_a_record_is_no_leave_to_run_code_or_to_fetch(here: Path) -> None:
         assert "is not fetched" in str(asked(str(here / "run"), "--check-only")["error"])
     file.write_text("{", "utf-8")
     assert isinstance(asked(str(here / "run"))["error"], StorageError)
+
+
+def test_a_template_in_a_file_and_a_source_that_the_record_lacks_are_compared(here: Path) -> None:
+    file, template = here / "run" / "run.json", here / "own.jinja"
+    record = json.loads(file.read_text("utf-8"))
+    template.write_text("{{ messages[0].content }}", "utf-8")
+    record["config"]["data"]["template"] = record["fingerprint"]["data.template"] = str(template)
+    record["fingerprint"]["data.template"] = "a path"
+    record["fingerprint"]["data.template.content"] = hashlib.sha256(template.read_bytes()).hexdigest()
+    file.write_text(json.dumps(record), "utf-8")
+    assert checked(here)["error"] is None
+    template.write_text("{{ messages[0].content }} ", "utf-8")
+    assert [each["name"] for each in checked(here)["differences"]] == ["data.template"]
+    record["data"]["sources"] = []
+    file.write_text(json.dumps(record), "utf-8")
+    assert [each["name"] for each in checked(here)["differences"]] == ["number of files of rows", "data.template"]
+
+
+def test_a_record_names_no_place_to_write_and_no_hub_to_ask(here: Path, tmp_path: Path) -> None:
+    file = here / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    record["config"]["data"]["cache"] = "/nobody/asked"
+    record["config"]["model"] |= {"name": "owner/base", "revision": "0" * 40}
+    file.write_text(json.dumps(record), "utf-8")
+    config = as_repeated(opened(here / "run"), model=None, data=(), output=tmp_path / "again", trusted=None)
+    assert config.data.cache is None
+    assert (config.model.name, config.model.revision) == (record["base"]["path"], None)
 
 
 def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from datasets import Dataset
 from faults.forking import Forking
 from jobs import job_of, trained
 from proven import unchecked
@@ -23,9 +22,9 @@ from whole_runs import adapter_bytes, losses, train
 
 from loradock.data.preferences.judgements import Mismatched, MismatchedBatch
 from loradock.errors import ConfigError
-from loradock.model.adapters import trainable
-from loradock.training.events import EvalResult, StepResult
+from loradock.training.events import EvalResult
 from loradock.training.job import Job
+from objectives.against_trl import OTHER_ORDER, arguments, begun, lines, logged
 
 SAMPLES, STEPS = 8, 20
 WEIGHTS: dict[str, Any] = {"desirable_weight": 1.3, "undesirable_weight": 0.7}
@@ -34,8 +33,6 @@ SETTINGS = (
     *("train.schedule=constant", "train.warmup=0", "train.learning_rate=1e-3", "train.weight_decay=0.1"),
     *("lora.dropout=0", "logging.every=1", *(f"preference.{name}={value}" for name, value in WEIGHTS.items())),
 )
-OTHER_ORDER = 2e-5
-"""Sums of float32 in another order, over twenty steps."""
 REPORTED = {
     "reward_margin": "rewards/margins",
     "chosen_reward": "rewards/chosen",
@@ -82,52 +79,18 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path, *settings: str, model: Path, data: Path) -> Job:
-    """A job whose adapter begins as nothing: the model is its own reference."""
-    made = job_of(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
-    with torch.no_grad():
-        for name, parameter in made.model.named_parameters():
-            if "lora_B" in name:
-                parameter.zero_()
-    return made
-
-
-def lines(made: Job) -> list[StepResult]:
-    return [event for event in trained(made)[1] if isinstance(event, StepResult)]
+    return begun(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
 
 
 def of_trl(made: Job, folder: Path) -> list[dict[str, Any]]:
     """TRL's log lines, given the model and the answers of all steps in their order, rotated by its own rule."""
-    train = made.config.train
-    arguments = KTOConfig(
-        output_dir=str(folder),
-        max_steps=STEPS,
-        learning_rate=train.learning_rate,
-        lr_scheduler_type="constant",
-        optim="adamw_torch_fused",
-        weight_decay=train.weight_decay,
-        max_grad_norm=train.max_grad_norm,
-        per_device_train_batch_size=SAMPLES,
-        train_sampling_strategy="sequential",
-        gradient_checkpointing=False,
-        use_cpu=True,
-        bf16=False,
-        max_length=None,
-        dataloader_pin_memory=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        beta=made.config.preference.beta,
+    asked = KTOConfig(
+        **arguments(made, folder, samples=SAMPLES),
         **WEIGHTS,
+        train_sampling_strategy="sequential",
+        max_length=None,
+        beta=made.config.preference.beta,
     )
-    rows = [{"prompt": "a", "completion": " b", "label": number > 0} for number in range(SAMPLES)]
-    fresh = [(each, each.data) for each in trainable(made.model)]
-    run = KTOTrainer(
-        model=made.model, args=arguments, train_dataset=Dataset.from_list(rows), processing_class=made.tokenizer
-    )
-    for parameter, data in fresh:  # TRL casts the adapters of a quantised model to bfloat16
-        parameter.data = data
     of_steps: list[dict[str, Any]] = []
     for index in range(STEPS):
         batch = made.steps[index].batches["judgements"]
@@ -145,9 +108,8 @@ def of_trl(made: Job, folder: Path) -> list[dict[str, Any]]:
                     "label": bool(batch.relations["desirable"][place]),
                 }
             )
-    run.train_dataset = Dataset.from_list(of_steps)
-    run.train()
-    return [entry for entry in run.state.log_history if "loss" in entry]
+    first = [{"prompt": "a", "completion": " b", "label": number > 0} for number in range(SAMPLES)]
+    return logged(KTOTrainer, made, asked, first=first, rows=of_steps)
 
 
 def test_twenty_steps_are_those_of_the_unmodified_kto_trainer(base: Path, answers: Path, tmp_path: Path) -> None:
@@ -171,12 +133,13 @@ def test_twenty_steps_are_those_of_the_unmodified_kto_trainer(base: Path, answer
 
 def test_an_evaluation_does_not_depend_on_micro_batches(base: Path, many: Path, tmp_path: Path) -> None:
     def judged(*settings: str) -> EvalResult:
-        made = job(tmp_path, *settings, "data.validation=9", "train.max_steps=4", model=base, data=many)
+        made = job(tmp_path, *settings, "data.validation=9", "train.max_steps=10", model=base, data=many)
         return [event for event in trained(made)[1] if isinstance(event, EvalResult)][-1]
 
     whole = judged("engine=peft", "train.packing=false", "train.micro_batch=8")
     assert 0 < whole.metrics["preference_accuracy"] <= 1
-    for other in (judged("engine=fast", "train.micro_batch=1"), judged("engine=peft", "train.micro_batch=2")):
+    assert whole.metrics["divergence"] > 0.01  # else no mismatched answer would be missed
+    for other in (judged("engine=fast", "train.micro_batch=1"), judged("engine=peft", "train.micro_batch=3")):
         assert other.loss == pytest.approx(whole.loss, rel=OTHER_ORDER)
         for name in (*REPORTED, "preference_accuracy"):
             assert other.metrics[name] == pytest.approx(whole.metrics[name], rel=1e-4, abs=1e-5), name

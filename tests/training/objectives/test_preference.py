@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 import torch
-from datasets import Dataset
 from jobs import job_of, trained
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -29,6 +28,7 @@ from loradock.training.events import EvalResult, StepResult
 from loradock.training.job import Job
 from loradock.training.objectives.preference import Preference
 from loradock.training.passes import MicroStep
+from objectives.against_trl import OTHER_ORDER, arguments, begun, lines, logged
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TRL calls them experimental
@@ -55,8 +55,6 @@ SETTINGS = (
 )
 RELATIVE = 1e-6
 AT = MicroStep(step=0, index=0, count=1)
-OTHER_ORDER = 2e-5
-"""The fast engine adds in another order; twenty steps of float32."""
 OF_TRL = {"dpo": "sigmoid", "sppo": "sppo_hard"}
 REPORTED = {
     "preference_accuracy": "rewards/accuracies",
@@ -97,17 +95,7 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def job(folder: Path, *settings: str, model: Path, data: Path) -> Job:
-    """A job whose adapter begins as nothing: the model is its own reference."""
-    made = job_of(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
-    with torch.no_grad():
-        for name, parameter in made.model.named_parameters():
-            if "lora_B" in name:
-                parameter.zero_()
-    return made
-
-
-def lines(made: Job) -> list[StepResult]:
-    return [event for event in trained(made)[1] if isinstance(event, StepResult)]
+    return begun(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
 
 
 def documents(step: Step) -> list[tuple[list[int], int]]:
@@ -124,40 +112,11 @@ def of_trl(
 ) -> Any:
     """TRL's log lines, given the model and the pairs of the job's first step as one batch, ids as they are."""
     options = {"loss_type": OF_TRL.get(loss, loss)} if config is not ORPOConfig else {}
-    train = made.config.train
-    arguments = config(
-        output_dir=str(folder),
-        max_steps=STEPS,
-        learning_rate=train.learning_rate,
-        lr_scheduler_type="constant",
-        optim="adamw_torch_fused",
-        weight_decay=train.weight_decay,
-        max_grad_norm=train.max_grad_norm,
-        per_device_train_batch_size=PAIRS,
-        gradient_checkpointing=False,
-        use_cpu=True,
-        bf16=False,
-        max_length=None if config is DPOConfig else 1024,
-        dataloader_pin_memory=False,
-        logging_steps=1,
-        save_strategy="no",
-        report_to="none",
-        disable_tqdm=True,
-        remove_unused_columns=False,
-        **options,
-        **more,
-    )
-    rows = [{"prompt": "a", "chosen": " b", "rejected": " c"}] * PAIRS
-    fresh = [(each, each.data) for each in trainable(made.model)]
-    run = trainer(
-        model=made.model, args=arguments, train_dataset=Dataset.from_list(rows), processing_class=made.tokenizer
-    )
-    for parameter, data in fresh:  # TRL casts the adapters of a quantised model to bfloat16
-        parameter.data = data
+    length = {"max_length": None if config is DPOConfig else 1024}
+    asked = config(**arguments(made, folder, samples=PAIRS), **length, **options, **more)
     found = documents(made.steps[0])
-    run.train_dataset = Dataset.from_list([row(*found[2 * n], *found[2 * n + 1]) for n in range(PAIRS)])
-    run.train()
-    return [entry for entry in run.state.log_history if "loss" in entry]
+    rows = [row(*found[2 * n], *found[2 * n + 1]) for n in range(PAIRS)]
+    return logged(trainer, made, asked, first=[{"prompt": "a", "chosen": " b", "rejected": " c"}] * PAIRS, rows=rows)
 
 
 def row(chosen: list[int], first: int, rejected: list[int], also_first: int) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Nothing here imports torch, so that it takes about as long as reading the files.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from loradock.data.read import digest
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, LoradockError, Problem
 from loradock.facts import Facts
+from loradock.files import regular
 from loradock.model import content, tokenizer_copy
 from loradock.training.run_dir import environment, fingerprint
 from loradock.training.run_dir.record import code_sha256
@@ -59,7 +61,10 @@ def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Differen
     return differences
 
 
-LOCATE = "say where it lies now: --model DIR, --data FILE (once for each source, in the order of the run)"
+LOCATE = (
+    "say where it lies now: --model DIR, --data FILE (once for each source, in the order of the run); "
+    "a validation file, a template or a first adapter has to lie where it did"
+)
 
 
 def of_code(original: Original, facts: Facts) -> Iterator[Difference]:
@@ -145,14 +150,14 @@ def of_base(original: Original, config: RunConfig) -> Iterator[Difference]:
 def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
     """The files of rows, by their content, in their order."""
     data = original.record.get("data") or {}
-    held_out = held_out_files(config.data)
-    named = [
-        *zip(config.data.sources, data.get("sources", []), strict=False),
-        *zip(held_out, data.get("validation_sources", []), strict=False),
-    ]
+    named = [*config.data.sources, *held_out_files(config.data)]
+    recorded = [*data.get("sources", []), *data.get("validation_sources", [])]
     missing: list[Problem] = []
-    differences: list[Difference] = []
-    for source, before in named:
+    differences = [
+        *_differ("number of files of rows", len(recorded), len(named), "results"),
+        *of_template(original, config),
+    ]
+    for source, before in zip(named, recorded, strict=False):
         try:
             differences += _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
         except LoradockError as error:
@@ -160,6 +165,19 @@ def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
     if missing:
         raise InputMissing("rows are not there", problems=missing)
     yield from differences
+
+
+def of_template(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """A template in a file of its own; the tokenizer's is among the base's files."""
+    file = Path(config.data.template)
+    if file.suffix in TEMPLATE_SUFFIXES:
+        text = regular.read_text(file) if file.is_file() else ""
+        now = hashlib.sha256(text.encode()).hexdigest() if text else None
+        recorded = original.record["fingerprint"].get("data.template.content")
+        yield from _differ("data.template", _short(recorded), _short(now), "results")
+
+
+TEMPLATE_SUFFIXES = (".jinja", ".j2")
 
 
 def _digest(source: SourceConfig) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from loradock.config.rules import HUB_PREFIX
+from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
 from loradock.training.run_dir import recorded
@@ -102,9 +102,9 @@ def as_repeated(
 ) -> RunConfig:
     """The configuration of the repeat: the recorded one with what was decided, in another directory, nothing after it.
 
-    `model` and `data` say where base and rows lie now. UsageError where other files are named than there were, where
-    rows would have to be fetched, and where the model's own code was run and `trusted` does not name it: a record may
-    come from anybody.
+    `model` and `data` say where base and rows lie now. A record may come from anybody: it names no place to write, and
+    nothing to fetch. UsageError where other files are named than there were, where rows would have to be fetched, and
+    where the model's own code was run and `trusted` does not name it.
     """
     config, record = original.config, original.record
     if config.model.trust_remote_code and not trusted:
@@ -123,6 +123,8 @@ def as_repeated(
         moved = zip(sources, data, strict=True)
         sources = tuple(source.model_copy(update={"path": str(path)}) for source, path in moved)
     base: dict[str, Any] = {"trust_remote_code": trusted} | ({"name": str(model)} if model else {})
+    if not model and is_hub_model(config.model.name):  # where it was found, so that no hub is asked
+        base |= {"name": record["base"]["path"], "revision": None}
     cadence = original.decided("cadence") or {}
     evaluation: dict[str, Any] = {"tasks": ()}
     if original.evaluations and cadence.get("evaluate"):
@@ -136,7 +138,7 @@ def as_repeated(
             "output": str(output),
             "engine": original.decided("engine") or config.engine,
             "model": config.model.model_copy(update=base),
-            "data": config.data.model_copy(update={"sources": sources, "date": date}),
+            "data": config.data.model_copy(update={"sources": sources, "date": date, "cache": None}),
             "train": config.train.model_copy(update=train),
             "evaluation": config.evaluation.model_copy(update=evaluation),
             "logging": config.logging.model_copy(update={"every": cadence.get("log", 1), "trackers": ()}),

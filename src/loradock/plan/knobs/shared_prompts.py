@@ -13,23 +13,16 @@ def propose(context: Context) -> tuple[Trial, ...]:
     spec = context.config.objective_spec
     if not spec.owns(KEY) or KEY in spec.without_effect or not context.engine.shares_prompts:
         return ()
-    if context.config.preference.share_prompts:
-        return (
-            Trial(
-                name="shared-prompts-off",
-                title="the prompt of both answers computed with each of them",
-                settings=(f"{KEY}=false",),
-                cause="attention over a shared prompt takes longer than computing it twice",
-                phase="passes",
-                is_remedy=False,
-            ),
-        )
+    is_shared = context.config.preference.share_prompts
     return (
         Trial(
-            name="shared-prompts-on",
-            title="the prompt of both answers computed once",
-            settings=(f"{KEY}=true",),
-            cause="each prompt is computed twice, once with each answer",
+            name=f"shared-prompts-{'off' if is_shared else 'on'}",
+            title=f"the prompt of both answers computed {'with each of them' if is_shared else 'once'}",
+            settings=(f"{KEY}={'false' if is_shared else 'true'}",),
+            cause="attention over a shared prompt takes longer than computing it twice"
+            if is_shared
+            else "each prompt is computed twice, once with each answer",
             phase="passes",
+            is_remedy=not is_shared,
         ),
     )

@@ -66,6 +66,16 @@ def install() -> None:
             library.impl(op, Operator(op, native), "CUDA", with_keyset=True, allow_override=True)
 
 
+def histc(values: torch.Tensor, *bounds: Any) -> torch.Tensor:
+    """Of integers, too, which CUDA counts and the CPU does not."""
+    counted = torch.ops.aten.histc(values if values.is_floating_point() else values.double(), *bounds)
+    return counted.to(values.dtype)
+
+
+OF_INTEGERS: dict[str, Any] = {"aten::histc": histc}
+"""Operators that take integers on CUDA alone."""
+
+
 class Operator:
     """One operator: the CUDA kernel, then the CPU's over the same memory."""
 
@@ -75,7 +85,7 @@ class Operator:
         results = [str(result.type) for result in self.schema.returns]
         is_answer = bool(results) and not any("Tensor" in result for result in results)  # read from what a kernel gave
         self.has_native = not is_answer and not WITHOUT_NATIVE.match(op.name())
-        self.function = SPECIAL.get(op.name()) or op
+        self.function = (SPECIAL | OF_INTEGERS).get(op.name()) or op
         arguments = self.schema.arguments
         self.names = [a.name for a in arguments]
         self.wants_tensor = [str(a.type) in ("Tensor", "Optional[Tensor]") for a in arguments]
