@@ -142,3 +142,16 @@ def test_a_disk_that_fails_while_a_command_is_imported_ends_it_with_74_and_no_tr
     assert done.returncode == 74, done.stderr
     assert done.stderr.startswith("error: reading or writing failed: Input/output error\n"), done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("has_committed", "code"), [(True, 75), (False, 76)])
+def test_what_a_library_raises_over_an_interrupt_is_the_signals_doing(
+    has_committed: bool, code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """numpy and safetensors have answered one with a ValueError of their own; without a signal that is a bug."""
+    error = ValueError("could not determine the shape of object type 'torch.storage.UntypedStorage'")
+    assert as_loradock_error(error, tmp_path, has_committed=has_committed).exit_code == 70
+    monkeypatch.setattr("loradock.process.signals.requested", lambda: "SIGTERM")
+    ended = as_loradock_error(error, tmp_path, has_committed=has_committed)
+    assert ended.exit_code == code
+    assert "stopped by SIGTERM" in ended.what

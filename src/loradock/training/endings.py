@@ -24,15 +24,12 @@ from loradock.training.checkpoint.manifest import DamagedCheckpoint
 def as_loradock_error(error: BaseException, directory: Path, *, has_committed: bool) -> LoradockError:
     """The error with its exit code; one that nobody foresaw is a bug (70) and keeps its type.
 
-    Where a signal came, what broke in its wake (a worker that it ended, too) is its doing.
+    Where a signal came, what broke in its wake (a worker that it ended, too) is its doing, and so is what nobody
+    foresaw: a library may raise an error of its own over the interrupt that it was given.
     """
     by = signals.requested()
     if isinstance(error, KeyboardInterrupt) or (by and isinstance(error, (EnvironmentUnfit, OSError, RuntimeError))):
-        hint = continuing(directory)
-        kind, committed = (
-            (Stopped, "the last step is saved") if has_committed else (Interrupted, "no new step was saved")
-        )
-        return kind(f"stopped by {by or 'a signal'}; {committed}", hint=hint)
+        return stopped(by, directory, has_committed=has_committed)
     if isinstance(error, LoradockError):
         return error
     if isinstance(error, DamagedCheckpoint):
@@ -52,4 +49,12 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
         return storage_error(error, Path(error.filename or directory))
     if native := foreign.of_system(error):
         return storage_error(native, directory)
+    if by:
+        return stopped(by, directory, has_committed=has_committed)
     return LoradockError(f"unexpected {type(error).__name__}: {error}", hint="report this with run.json")
+
+
+def stopped(by: str | None, directory: Path, *, has_committed: bool) -> LoradockError:
+    """That a signal ended the run, and what is kept of it."""
+    kind, committed = (Stopped, "the last step is saved") if has_committed else (Interrupted, "no new step was saved")
+    return kind(f"stopped by {by or 'a signal'}; {committed}", hint=continuing(directory))
