@@ -43,7 +43,11 @@ class Difference:
     @property
     def line(self) -> str:
         """For a person."""
-        effect = {"nothing": "changes nothing", "last bits": "may change the last bits", "results": "changes results"}
+        effect = {
+            "nothing": "changes nothing",
+            "last bits": "may change the last bits",
+            "results": "may change results",
+        }
         return f"{self.name}: {self.was} -> {self.now} ({effect[self.changes]})"
 
 
