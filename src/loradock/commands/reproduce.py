@@ -134,7 +134,14 @@ def repeated(
         def show(step: int) -> None:
             status.update(f"step {step} of {steps_wanted or original.steps}")
 
-        repeat(config, processes=original.processes, steps=steps_wanted, options=options, on_step=show)
+        repeat(
+            config,
+            processes=original.processes,
+            steps=steps_wanted,
+            evaluation=original.last_evaluation(steps_wanted or original.steps),
+            options=options,
+            on_step=show,
+        )
     record_now = recorded.read(output)
     more = differences.of_start(original.record["fingerprint"], record_now["fingerprint"])
     result["differences"] += [asdict(each) for each in more]

@@ -125,6 +125,8 @@ CASES = {
     ),
 }
 HEALTHY = Case(kind="compute-bound", words="no bottleneck found: compute-bound")
+WITHOUT_BOTTLENECK = ("compute-bound", "bandwidth-bound")
+"""What a healthy run may be called: which of both depends on how much of the memory's rate others take meanwhile."""
 
 
 @pytest.fixture(scope="module")
@@ -159,7 +161,7 @@ def check(case: Case, found: dict[str, Any]) -> None:
     verdict = found["verdict"]
     assert verdict["kind"] == case.kind, (verdict, found["timeline"])
     assert case.words in verdict["sentence"]
-    assert verdict["is_bottleneck"] is (case is not HEALTHY)
+    assert verdict["is_bottleneck"]
 
 
 repeats = [pytest.param(each, id=str(each), marks=[] if each < FEW else pytest.mark.full) for each in range(MANY)]
@@ -202,4 +204,8 @@ def test_the_seeds_idle_device_is_found_with_its_share(
 def test_a_healthy_run_has_no_bottleneck(
     repeat: int, models: dict[str, Path], data: dict[str, Path], tmp_path: Path
 ) -> None:
-    check(HEALTHY, profiled(HEALTHY, model=models["wide"], rows=data["even"], folder=tmp_path))
+    found = profiled(HEALTHY, model=models["wide"], rows=data["even"], folder=tmp_path)
+    verdict = found["verdict"]
+    assert verdict["kind"] in WITHOUT_BOTTLENECK, (verdict, found["timeline"])
+    assert verdict["sentence"].startswith(f"no bottleneck found: {verdict['kind']}")
+    assert not verdict["is_bottleneck"]

@@ -53,6 +53,10 @@ class Original:
         """The step of the first evaluation."""
         return self.evaluations[0]["step"] if self.evaluations else None
 
+    def last_evaluation(self, steps: int) -> int:
+        """The step of the last evaluation within so many steps; 0 where there is none."""
+        return max((line["step"] for line in self.evaluations if line["step"] <= steps), default=0)
+
 
 def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
     """The steps of the checkpoints that a recorded run was continued from."""

@@ -30,35 +30,40 @@ def repeat(
     *,
     processes: int,
     steps: int | None,
+    evaluation: int = 0,
     options: tuple[str, ...] = (),
     on_step: Callable[[int], None],
 ) -> None:
     """Train; with `steps` the run is stopped after so many, as by Ctrl-C, and keeps what it made.
 
+    Not before the evaluation of step `evaluation` is measured; 0: there is none to wait for.
     The same call continues it. NotRepeated with the last lines of the log where training fails.
     """
     output = Path(config.output or "")
     log, file = output.with_name(f"{output.name}.log"), output.with_name(f"{output.name}.yaml")
     output.parent.mkdir(parents=True, exist_ok=True)
     atomic_io.replace(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
-    if steps is not None and steps_in(output) >= steps:
+
+    def is_measured() -> bool:
+        return steps is not None and last_step(output) >= steps and last_step(output, "eval") >= evaluation
+
+    if is_measured():
         return
     launcher = ("launch", "--nproc", str(processes)) if processes > 1 else ()
     arguments = ("-m", "loradock", *launcher, "train", str(file), "--output", str(output), *options)
     with log.open("a", encoding="utf-8") as stream, child(python.command(*arguments), stream) as process:
-        last_step = 0
+        shown = 0
         while process.poll() is None:
             time.sleep(POLL_SECONDS)
-            current = steps_in(output)
-            if current > last_step:
-                last_step = current
-                on_step(last_step)
-            if steps is not None and last_step >= steps:
+            current = last_step(output)
+            if current > shown:
+                shown = current
+                on_step(shown)
+            if is_measured():
                 process.send_signal(signal.SIGTERM)
                 process.wait()
         code = process.returncode
-    is_far_enough = steps is not None and steps_in(output) >= steps and code == Stopped.exit_code
-    if code and not is_far_enough:
+    if code and not (code == Stopped.exit_code and is_measured()):
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN_LINES:]
         error = NotRepeated("the training that repeats the run failed:\n  " + "\n  ".join(last), hint=f"its log: {log}")
         error.exit_code = code
@@ -77,7 +82,7 @@ def child(command: list[str], stream: object) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
-def steps_in(output: Path) -> int:
-    """The last step of a run that is measured; 0 where there is none yet."""
-    lines = metrics(output, "train") if output.is_dir() else []
+def last_step(output: Path, kind: str = "train") -> int:
+    """The last step that a run has a line of this kind for; 0 where there is none yet."""
+    lines = metrics(output, kind) if output.is_dir() else []
     return int(lines[-1]["step"]) if lines else 0
