@@ -13,6 +13,7 @@ from faults.committing import RUN_ID, committer, content
 from faults.conftest import Trial
 
 from loradock.errors import NoCheckpoint
+from loradock.files import regular
 from loradock.training.checkpoint.manifest import DamagedCheckpoint, open_checkpoint
 from loradock.training.checkpoint.store import Checkpoints, found, newest_good
 
@@ -63,6 +64,12 @@ def test_what_is_loaded_is_what_was_verified(folder: Path) -> None:
     (folder / "checkpoint-30" / "training_state.pt").write_bytes(content(29)["training_state.pt"])
     with pytest.raises(DamagedCheckpoint, match=r"training_state\.pt was changed"):
         checkpoint.read("training_state.pt")
+
+
+def test_a_file_of_any_size_is_read_back(tmp_path: Path) -> None:
+    large = {"training_state.pt": bytes(regular.MOST_BYTES + 1)}
+    committer(tmp_path, keep=1).commit(10, files=content(10) | large, progress={"step": 10, "loss": 0.5})
+    assert open_checkpoint(tmp_path / "checkpoint-10").read("training_state.pt") == large["training_state.pt"]
 
 
 def damage(file: Path, how: str) -> None:

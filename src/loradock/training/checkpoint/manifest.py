@@ -42,7 +42,10 @@ class DamagedCheckpoint(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """A verified checkpoint. `files` is {name: sha256}; `progress` and `fingerprint` are what the run put in."""
+    """A verified checkpoint. `files` is {name: sha256}; `progress` and `fingerprint` are what the run put in.
+
+    `sizes_bytes` is {name: bytes}: weights and their optimiser state have the size that the model gives them.
+    """
 
     path: Path
     step: int
@@ -51,12 +54,13 @@ class Checkpoint:
     fingerprint: dict[str, str]
     progress: dict[str, Any]
     files: dict[str, str]
+    sizes_bytes: dict[str, int]
 
     def read(self, name: str) -> bytes:
         """The bytes of one file, hashed again: what is loaded is what was verified. Raises DamagedCheckpoint."""
         if name not in self.files:
             raise DamagedCheckpoint(f"{name} is missing")
-        content = _bytes(self.path / name)
+        content = _bytes(self.path / name, most_bytes=self.sizes_bytes[name])
         if hashlib.sha256(content).hexdigest() != self.files[name]:
             raise DamagedCheckpoint(f"{name} was changed")
         return content
@@ -139,6 +143,7 @@ def open_checkpoint(path: Path) -> Checkpoint:
         fingerprint=manifest["fingerprint"],
         progress=manifest["progress"],
         files={name: each["sha256"] for name, each in manifest["files"].items()},
+        sizes_bytes={name: each["bytes"] for name, each in manifest["files"].items()},
     )
 
 
@@ -153,9 +158,9 @@ def _status(path: Path) -> os.stat_result:
         raise _unreadable(path, error) from error
 
 
-def _bytes(file: Path) -> bytes:
+def _bytes(file: Path, *, most_bytes: int = regular.MOST_BYTES) -> bytes:
     try:
-        return regular.read(file)
+        return regular.read(file, most_bytes=most_bytes)
     except OSError as error:
         raise _unreadable(file, error) from error
 
