@@ -16,7 +16,7 @@ from loradock.plan.trial import ONE_SETTING, SHORT_RUN, Trial
 NAME = "cuda_graphs"
 MARGIN = 1.25
 """By how much the host has to be slower: graphs fill batches up to a few shapes, which is a sixteenth on average, and
-neither side's milliseconds were measured on a GPU."""
+the host's milliseconds are those of one machine."""
 MOVING = ("activations", "in flight", "batch")
 
 
