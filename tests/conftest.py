@@ -28,6 +28,7 @@ LONG_ONES = (
     "fuzz",
     "faults/test_campaign.py",
     "commands/test_train.py",
+    "env_check/test_kept_by_train.py",
     "env_check/test_env_check.py",
     "kubernetes/kinds/test_kube_play.py",
     "fakegpu",

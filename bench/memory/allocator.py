@@ -17,13 +17,13 @@ import torch
 
 from bench.memory.models import adapted, facts, flat_batch
 from bench.train.models import settings
+from loradock.machine.library_variables import ALLOCATOR
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.training.backends.fast.attention.flash_torch import FlashTorch
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.kernels import fused
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
-from loradock.training.run_dir.environment import ALLOCATOR
 
 DOCUMENT = 166
 POSITIONS = 1024

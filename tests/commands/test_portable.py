@@ -16,8 +16,8 @@ from loradock.commands.train import deterministic
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.machine import Host, probe
+from loradock.machine.library_variables import PORTABLE
 from loradock.training.inputs import moved
-from loradock.training.run_dir.environment import PORTABLE
 
 RUN = ("--batch-size", "8", "--max-steps", "12", "--lr", "1e-2", "--output", "out")
 RECORDED = "ddacbabba936dd885f990486c611b3d7a85773ac02aebb1ee1fff5173a09fc54"

@@ -1,13 +1,12 @@
 """`loradock train` as a user types it: whole processes, their output, their files and their exit codes.
 
-The first starts cold, as a user's does, and so does torchrun; the others are forked from one that has all imported.
+Most are forked from one that has all imported; the demo, cold as a user's, is in env_check/test_kept_by_train.py.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -61,28 +60,6 @@ def loradock(forking: Forking, *arguments: str, cwd: Path) -> subprocess.Complet
 
 def inputs(model: Path, data: Path) -> tuple[str, ...]:
     return "--model", str(model), "--data", str(data)
-
-
-def test_the_demo_learns_and_starts_a_new_directory_each_time(tmp_path: Path, forking: Forking) -> None:
-    first = cold("loradock", "train", "--demo", cwd=tmp_path)
-    assert first.returncode == 0, first.stderr
-    last = first.stdout.rstrip().splitlines()[-1]
-    found = re.fullmatch(r"accuracy before: (\d+\.\d) %  after: (\d+\.\d) %", last)
-    assert found, last
-    assert float(found[2]) - float(found[1]) >= 50
-    record = json.loads((tmp_path / "runs" / "demo-001" / "run.json").read_text(encoding="utf-8"))
-    assert record["status"] == "finished"
-    assert record["env_check"]["level"] == "compute"
-    assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
-    taken = record["timings_seconds"]
-    assert taken["env-check"] == record["env_check"]["seconds"] > 0
-    assert taken["start"] > 0
-    assert taken["total"] > taken["start"] + taken["env-check"] + taken["training"]
-    assert f"finished: {record['outcome']['steps']} steps (last step) in {taken['total']:.0f} s, " in first.stdout
-    assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
-    second = loradock(forking, "--demo", "--max-steps", "1", cwd=tmp_path)
-    assert second.returncode == 0, second.stderr
-    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["demo-001", "demo-002"]
 
 
 def test_the_adapter_gives_the_same_logits_in_plain_peft_in_another_process(

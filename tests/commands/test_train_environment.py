@@ -11,7 +11,7 @@ import pytest
 SCRIPT = """
 import os, sys
 from loradock.commands.train import QUIET, set_environment
-from loradock.training.run_dir.environment import ALLOCATOR
+from loradock.machine.library_variables import ALLOCATOR
 set_environment(QUIET)
 assert "torch" not in sys.modules
 print(os.environ.get(*ALLOCATOR, None), os.environ.get("PYTORCH_ALLOC_CONF"))

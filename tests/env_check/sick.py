@@ -28,6 +28,10 @@ def leave(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     os._exit(3)
 
 
+def allocator(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
+    return [ok(os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "torch's own"))]
+
+
 def read(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """Seven seconds on a disk that gives a MiB in a quarter of one."""
     with open("/dev/zero", "rb", buffering=0) as disk:

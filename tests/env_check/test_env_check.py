@@ -11,9 +11,8 @@ import sys
 import time
 from pathlib import Path
 
-import jsonschema
 import pytest
-from env_check.conftest import TABLE, Examine, Examined, rows
+from env_check.conftest import TABLE, Examine, rows
 from facts.recorded import machine
 
 from loradock.analysis.report import findings
@@ -41,43 +40,6 @@ HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl",
 def env_check(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loradock", "env-check", *arguments]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600)
-
-
-@pytest.fixture(scope="module")
-def twice(examined: Examine, tmp_path_factory: pytest.TempPathFactory) -> tuple[Examined, Examined]:
-    """This machine, looked at twice; the second time without a look at each byte of the packages."""
-    folder = tmp_path_factory.mktemp("twice")
-    first = examined(cwd=folder)
-    return first, examined("--only", ",".join(set(first.content["seconds"]) - {"lock"}), cwd=folder)
-
-
-def test_a_healthy_machine_raises_no_alarm(twice: tuple[Examined, Examined]) -> None:
-    wrong = [finding for finding in twice[0].content["findings"] if finding["severity"] != "ok"]
-    assert wrong == []
-    assert (twice[0].exit_code, twice[0].content["worst"]) == (0, "ok")
-    looked_at = set(twice[0].content["seconds"])
-    assert looked_at == {check.name for check in CHECKS if check.level != "bench" and check.needs == "nothing"}
-
-
-def test_two_runs_agree(twice: tuple[Examined, Examined]) -> None:
-    first, second = (each.content["findings"] for each in twice)
-    assert [finding for finding in first if finding["check"] != "lock"] == second
-
-
-def test_json_is_as_its_published_schema_says(twice: tuple[Examined, Examined]) -> None:
-    schema = json.loads(env_check("--schema").stdout)
-    jsonschema.Draft202012Validator.check_schema(schema)
-    validator = jsonschema.Draft202012Validator(schema)
-    validator.validate(twice[0].content)
-    for broken in ({"severity": "fatal"}, {"remedy": None}, {"check": "no-such"}):
-        finding = {**twice[0].content["findings"][0], **broken}
-        assert list(validator.iter_errors({**twice[0].content, "findings": [finding]}))
-
-
-def test_a_passing_check_names_no_variable(twice: tuple[Examined, Examined]) -> None:
-    said = " ".join(finding["what"] for finding in twice[0].content["findings"] if finding["severity"] == "ok")
-    suspects = ("BNB_CUDA_VERSION", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
-    assert [name for name in suspects if name in said] == []
 
 
 def test_quick_takes_a_fraction_of_the_cpu_that_torch_takes_to_be_imported() -> None:

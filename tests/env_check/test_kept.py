@@ -26,6 +26,7 @@ from loradock.env_check.subjects import SUBJECTS
 from loradock.facts import AttentionShape, Facts, Gpu
 from loradock.machine import Host, marks
 from loradock.machine.answers import GpuState
+from loradock.machine.library_variables import of_allocator, of_determinism
 from loradock.machine.lockfile import pins
 
 KEPT = tuple(check for check in CHECKS if "moment" not in check.depends_on)
@@ -320,6 +321,17 @@ def test_what_no_verdict_depends_on_makes_none_stale(setting: Setting) -> None:
     (setting.site / "click" / "__pycache__").mkdir()
     (setting.site / "click" / "__pycache__" / "core.cpython-311.pyc").touch()
     assert setting.stale() == {}
+
+
+def test_what_a_training_sets_itself_makes_none_stale(setting: Setting) -> None:
+    for asked in (False, True, "portable"):
+        setting.config = setting.config.model_copy(update={"deterministic": asked})
+        setting.host.variables = {"PATH": os.environ["PATH"]}
+        setting.prove()
+        setting.host.variables |= {**of_allocator({}), **of_determinism(asked)}
+        assert setting.stale() == {}
+    setting.host.variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
+    assert setting.stale().keys() == LOADING
 
 
 def test_a_file_that_was_changed_just_now_proves_nothing(setting: Setting, monkeypatch: pytest.MonkeyPatch) -> None:

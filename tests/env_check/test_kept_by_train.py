@@ -1,48 +1,144 @@
-"""`train` itself, twice: the second start takes what the first has proven, and says from where."""
+"""This machine, which is well, looked at whole once: by `env-check`, then by `train`, which takes what was proven.
+
+Four processes, cold as a user's, are what all these tests look at; the last is the demo as a newcomer starts it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import jsonschema
+import pytest
+from env_check.conftest import Examine, Examined
 from env_check.linked_venv import left_alone
 from env_check.test_kept import KEPT
 from proven import OPTION
 
+from loradock.env_check import CHECKS
+from loradock.env_check.base import LOADED
 from loradock.env_check.kept import NAME
 from loradock.machine import marks
 
 
-def trained(folder: Path, output: str, *options: str) -> tuple[str, dict[str, Any]]:
-    """What a demo of one step said, and what its record has of the environment."""
-    command = [sys.executable, "-m", "loradock", "train", "--demo", "--max-steps", "1", "--output", output, *options]
-    env = {**os.environ, "LORADOCK_CACHE": str(folder / "cache")}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=env, timeout=600)
-    assert done.returncode == 0, done.stderr[-3000:]
-    (record,) = (folder / output).glob("*/run.json")
-    return done.stderr, json.loads(record.read_text(encoding="utf-8"))["env_check"]
+@dataclass(frozen=True)
+class Trained:
+    """A training that ended well: what it said, and its record."""
+
+    stdout: str
+    stderr: str
+    record: dict[str, Any]
 
 
-def test_a_second_run_computes_what_is_about_the_moment_alone(tmp_path: Path) -> None:
-    names = {check.name for check in KEPT}
+@dataclass(frozen=True)
+class Looks:
+    """The machine looked at twice by `env-check`, the second time without each byte of the packages, and by two demos.
+
+    The first demo trains one step, the second is whole.
+    """
+
+    folder: Path
+    checked: tuple[Examined, Examined]
+    trained: tuple[Trained, Trained]
+
+
+@pytest.fixture(scope="module")
+def looks(examined: Examine, tmp_path_factory: pytest.TempPathFactory) -> Looks:
+    folder = tmp_path_factory.mktemp("looks")
+    env = {"LORADOCK_CACHE": str(folder / "cache"), "NO_COLOR": "1"}
     with left_alone():
         time.sleep(marks.SETTLED_NS / 1e9)
-        said, first = trained(tmp_path, "one")
-        assert first["kept"]["taken"] == {}
-        assert "because of no proof yet" in said
-        said, second = trained(tmp_path, "two")
-        assert second["kept"]["taken"].keys() == names, second["kept"]["computed"]
-        assert set(second["kept"]["computed"].values()) == {"the moment"}
-        assert f"environment: {len(names)} checks proven 2" in said
-        assert str(tmp_path / "cache" / NAME) in said
-        assert {(f["check"], f["what"]) for f in second["findings"]} >= {
-            (f["check"], f["what"]) for f in first["findings"] if f["check"] in names
-        }
+        first = examined(cwd=folder, env=env)
+        second = examined("--only", ",".join(set(first.content["seconds"]) - {"lock"}), cwd=folder, env=env)
+        trained = trained_in(folder, env, "demo-001", "--max-steps", "1"), trained_in(folder, env, "demo-002")
+    return Looks(folder=folder, checked=(first, second), trained=trained)
+
+
+def trained_in(folder: Path, env: dict[str, str], name: str, *options: str) -> Trained:
+    command = [sys.executable, "-m", "loradock", "train", "--demo", *options]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=os.environ | env, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    record = json.loads((folder / "runs" / name / "run.json").read_text(encoding="utf-8"))
+    return Trained(stdout=done.stdout, stderr=done.stderr, record=record)
+
+
+def test_a_healthy_machine_raises_no_alarm(looks: Looks) -> None:
+    first = looks.checked[0]
+    assert [finding for finding in first.content["findings"] if finding["severity"] != "ok"] == []
+    assert (first.exit_code, first.content["worst"]) == (0, "ok")
+    looked_at = set(first.content["seconds"])
+    assert looked_at == {check.name for check in CHECKS if check.level != "bench" and check.needs == "nothing"}
+
+
+def test_two_runs_agree(looks: Looks) -> None:
+    first, second = (each.content["findings"] for each in looks.checked)
+    assert [finding for finding in first if finding["check"] != "lock"] == second
+
+
+def test_json_is_as_its_published_schema_says(looks: Looks) -> None:
+    command = [sys.executable, "-m", "loradock", "env-check", "--schema"]
+    schema = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=600).stdout)
+    jsonschema.Draft202012Validator.check_schema(schema)
+    validator = jsonschema.Draft202012Validator(schema)
+    content = looks.checked[0].content
+    validator.validate(content)
+    for broken in ({"severity": "fatal"}, {"remedy": None}, {"check": "no-such"}):
+        finding = {**content["findings"][0], **broken}
+        assert list(validator.iter_errors({**content, "findings": [finding]}))
+
+
+def test_a_passing_check_names_no_variable(looks: Looks) -> None:
+    said = " ".join(f["what"] for f in looks.checked[0].content["findings"] if f["severity"] == "ok")
+    suspects = ("BNB_CUDA_VERSION", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
+    assert [name for name in suspects if name in said] == []
+
+
+def test_a_run_takes_what_env_check_proved_and_computes_what_follows_from_its_configuration(looks: Looks) -> None:
+    first = looks.trained[0].record["env_check"]
+    of_any_run = {check.name for check in KEPT if {*check.depends_on} <= {*LOADED}}
+    assert of_any_run >= {"lock", "libraries", "cuda-runtimes"}
+    assert of_any_run <= first["kept"]["taken"].keys(), first["kept"]["computed"]
+    assert "attention-kernels" in first["kept"]["computed"]
+    assert "a change of the model" in looks.trained[0].stderr
+
+
+def test_a_second_run_computes_what_is_about_the_moment_alone(looks: Looks) -> None:
+    names = {check.name for check in KEPT}
+    first, second = (trained.record["env_check"] for trained in looks.trained)
+    assert second["kept"]["taken"].keys() == names, second["kept"]["computed"]
+    assert set(second["kept"]["computed"].values()) == {"the moment"}
+    said = looks.trained[1].stderr
+    assert f"environment: {len(names)} checks proven 2" in said
+    assert str(looks.folder / "cache" / NAME) in said
+    assert {(f["check"], f["what"]) for f in second["findings"]} >= {
+        (f["check"], f["what"]) for f in first["findings"] if f["check"] in names
+    }
+
+
+def test_the_demo_learns_and_starts_a_new_directory_each_time(looks: Looks) -> None:
+    demo = looks.trained[1]
+    last = demo.stdout.rstrip().splitlines()[-1]
+    found = re.fullmatch(r"accuracy before: (\d+\.\d) %  after: (\d+\.\d) %", last)
+    assert found, last
+    assert float(found[2]) - float(found[1]) >= 50
+    record = demo.record
+    assert record["status"] == "finished"
+    assert record["env_check"]["level"] == "compute"
+    assert {finding["severity"] for finding in record["env_check"]["findings"]} <= {"ok", "warning"}
+    taken = record["timings_seconds"]
+    assert taken["env-check"] == record["env_check"]["seconds"] > 0
+    assert taken["start"] > 0
+    assert taken["total"] > taken["start"] + taken["env-check"] + taken["training"]
+    assert f"finished: {record['outcome']['steps']} steps (last step) in {taken['total']:.0f} s, " in demo.stdout
+    assert record["exam"]["after"]["accuracy"] == pytest.approx(float(found[2]), abs=0.05)
+    assert sorted(path.name for path in (looks.folder / "runs").iterdir()) == ["demo-001", "demo-002"]
 
 
 def test_a_full_look_and_none_exclude_one_another(tmp_path: Path) -> None:

@@ -62,6 +62,14 @@ def test_a_check_that_hangs_ends_at_its_limit_with_all_that_it_started(
 
 
 @pytest.mark.parametrize("level", LEVELS)
+def test_a_check_has_the_allocator_of_a_training(level: Level, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+    monkeypatch.delenv("PYTORCH_ALLOC_CONF", raising=False)
+    (look,) = looked(sick.check(sick.allocator, level=level), folder=tmp_path)
+    assert look.findings[0].what == "expandable_segments:True"
+
+
+@pytest.mark.parametrize("level", LEVELS)
 def test_seconds_in_which_a_check_reads_files_do_not_count(level: Level, tmp_path: Path) -> None:
     (slow,) = looked(sick.check(sick.read, level=level, limit_seconds=5), folder=tmp_path)
     assert slow.findings[0].what == "all was read"

@@ -19,9 +19,9 @@ from loradock.config.schema import RunConfig
 from loradock.distributed import schedulers
 from loradock.errors import EnvironmentUnfit, Interrupted, UsageError
 from loradock.machine import Host
+from loradock.machine.library_variables import of_allocator, of_determinism
 from loradock.machine.probe import instruction_set
 from loradock.process import signals, streams
-from loradock.training.run_dir.environment import of_allocator, of_determinism
 
 QUIET = {
     "HF_HUB_DISABLE_TELEMETRY": "1",

@@ -21,6 +21,7 @@ from loradock.env_check.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.machine import Host, patience
+from loradock.machine.library_variables import of_allocator, of_determinism
 from loradock.process import signals
 
 QUIET = {
@@ -42,6 +43,16 @@ class Looked:
     check: Check
     findings: tuple[Finding, ...]
     seconds: float
+
+
+def of_a_check(machine: Machine) -> dict[str, str]:
+    """What a check has in its environment where that does not say it itself: what a training would set there.
+
+    So `train` computes under what `env-check` proved, and takes its verdicts.
+    """
+    host, _, plan = machine
+    determinism = of_determinism(plan.config.deterministic) if plan.config else {}
+    return {**QUIET, **of_allocator(host.environ), **determinism}
 
 
 class Child:
@@ -138,7 +149,7 @@ def _serve(pipe: Connection, machine: Machine) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # held while this process was started
-    for name, value in QUIET.items():
+    for name, value in of_a_check(machine).items():
         os.environ.setdefault(name, value)
     while True:
         try:

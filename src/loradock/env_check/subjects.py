@@ -19,7 +19,7 @@ from typing import Any
 import loradock
 from loradock.catalog import optimizers
 from loradock.env_check.base import Intent, Subject
-from loradock.env_check.child import QUIET, Machine, answered
+from loradock.env_check.child import Machine, answered, of_a_check
 from loradock.errors import InputMissing, LoradockError
 from loradock.facts import Facts
 from loradock.machine import Host, marks
@@ -147,7 +147,7 @@ def _modes(state: dict[str, Any]) -> dict[str, Any]:
 
 def variables(host: Host, facts: Facts, plan: Intent) -> Any:
     """The environment as a check has it, without what belongs to a terminal."""
-    environ = {**QUIET, **host.environ}
+    environ = {**of_a_check((host, facts, plan)), **host.environ}
     return sorted(
         (name, value)
         for name, value in environ.items()

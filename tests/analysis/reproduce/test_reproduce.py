@@ -19,7 +19,7 @@ from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.analysis.reproduce.original import as_repeated, opened
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
-from loradock.training.run_dir.environment import ALLOCATOR
+from loradock.machine.library_variables import ALLOCATOR
 
 SETTINGS = (
     *("train.max_steps=6", "train.global_batch=4", "lora.rank=4", "lora.dropout=0.1", "data.validation=0.2"),

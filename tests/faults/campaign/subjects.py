@@ -93,7 +93,7 @@ class Loradock:
         *STOCK_LIBRARIES,
         "bitsandbytes",
         "datasets",
-        "trl",
+        "trl.trainer.utils",
         "matplotlib.backends.backend_agg",
         "matplotlib.figure",
     )

@@ -20,8 +20,9 @@ from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, LoradockError, Problem
 from loradock.facts import Facts
 from loradock.files import regular
+from loradock.machine import library_variables
 from loradock.model import content, tokenizer_copy
-from loradock.training.run_dir import environment, fingerprint
+from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir.record import code_sha256
 
 Effect = Literal["nothing", "last bits", "results"]
@@ -104,7 +105,7 @@ def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[
         yield from _differ("CPUs", was.get("cpus"), facts.cpus, effect)
     if "environment" in original.record:
         before = original.record["environment"]
-        now = environment.in_a_training(os.environ, deterministic=config.deterministic)
+        now = library_variables.in_a_training(os.environ, deterministic=config.deterministic)
         for name in sorted({*before, *now}):
             yield from _differ(name, before.get(name), now.get(name), "last bits")
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 import torch.distributed
-from trl.trainer.utils import add_fused_lm_head
 
 from loradock.config.schema import RunConfig
 from loradock.data.collate import IGNORED, MicroBatch, collate
@@ -75,6 +74,8 @@ class Supervised(Objective):
 
     def prepare(self, model: Any) -> None:
         """The head, and router logits where the model has routers and its config gives them a weight."""
+        from trl.trainer.utils import add_fused_lm_head  # a second: it brings pandas and datasets
+
         whole = model.get_base_model()
         add_fused_lm_head(whole)
         config = model.config.get_text_config()

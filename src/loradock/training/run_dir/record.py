@@ -27,8 +27,9 @@ from loradock.config.schema import RunConfig
 from loradock.errors import StorageError
 from loradock.facts import Facts
 from loradock.files import atomic_io, foreign_json, regular
+from loradock.machine import library_variables
 from loradock.process import streams
-from loradock.training.run_dir import environment, recorded
+from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import METRICS, RECORD
 
 BLOCK_BYTES = 1 << 22
@@ -80,7 +81,7 @@ class RunRecord:
             "config": before.get("config") or config.model_dump(mode="json"),
             "origins": origins,
             "facts": asdict(facts),
-            "environment": environment.recorded(os.environ),
+            "environment": library_variables.recorded(os.environ),
             "code_sha256": code_sha256(),
             "timings_seconds": {},
             **{part: before[part] for part in ("fingerprint", "base", "alerts") if part in before},
