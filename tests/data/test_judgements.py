@@ -81,6 +81,43 @@ def test_what_is_no_label_is_refused_by_its_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("column", ["label", "kto_tag", "thumbs_up"])
+@pytest.mark.parametrize("label", ["missing", None, "yes"])
+def test_a_first_row_without_its_label_is_named_and_the_option_that_follows_names_each(
+    column: str, label: str | None, tmp_path: Path
+) -> None:
+    """The first row decides the format: the labels of the others are then not looked at, and nothing else says why."""
+    row = {"prompt": "Two", "completion": " lamp"}
+    first = row if label == "missing" else {**row, column: label}
+    *_, problem = read(tmp_path / "rows.jsonl", first, {**row, column: True}, {**row, column: False})
+    assert isinstance(problem, Problem)
+    has = f"has 'yes' as {column}" if label == "yes" else f"has no {column}"
+    assert f"{column} is false), but line 1, which says what the rows are, {has}:" in problem.what
+    assert problem.hint is not None
+    assert "data.sources.0.format=judgement, or keep the liked ones" in problem.hint
+    mapped = {"fields": {"label": column}} if column != "label" else {}
+    bad, *good = read(tmp_path / "rows.jsonl", first, {**row, column: False}, format="judgement", **mapped)
+    assert isinstance(bad, Problem)
+    assert bad.line == 1
+    assert good == [Judgement(Completion("Two", " lamp"), False)]
+
+
+def test_a_mapped_label_that_the_first_row_lacks_is_named(tmp_path: Path) -> None:
+    row = {"prompt": "Two", "completion": " lamp"}
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path / "rows.jsonl", row, {**row, "liked": True}, fields={"label": "liked"})
+    assert str(caught.value.hint).startswith("the first row lacks liked: --set data.sources.0.format=judgement")
+
+
+def test_rows_without_labels_under_kto_are_told_how_they_are_labelled(tmp_path: Path, llama: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    read(file, {"prompt": "Two", "completion": " lamp", "label": 1})
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "kto", "objective=preference", "preference.loss=kto", model=llama, data=file)
+    assert "label each answer with true or false (label), from the first row on" in str(caught.value.hint)
+    assert "--set data.sources.0.format=judgement names rows without it, and reads 0 and 1" in str(caught.value.hint)
+
+
 def test_supervised_training_says_what_to_type_for_them_and_what_leaves_the_labels_out(
     tmp_path: Path, llama: Path
 ) -> None:
