@@ -154,6 +154,25 @@ def test_pairs_and_labels_under_losses_that_do_not_take_them(tmp_path: Path, lla
     assert wrong.value.problems[0].line == 2
 
 
+def test_pairs_of_equal_answers_are_left_out_counted_and_bounded_as_of_other_losses(
+    tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    pairs = [{"prompt": f"{n}", "chosen": " lamp", "rejected": " lamp" if n == 1 else " cat"} for n in range(4)]
+    kto = ("objective=preference", "preference.loss=kto", "train.max_steps=1", "train.global_batch=2")
+    read(file, *pairs)
+    with pytest.raises(DataError, match=r"1 of 4 pairs \(25.0%\) would be left out: 1 have two equal") as caught:
+        train(tmp_path / "many", *kto, model=llama, data=file)
+    assert caught.value.hint == "allow it: --set data.max_dropped=0.25"
+    made = train(tmp_path / "few", *kto, "data.max_dropped=0.25", model=llama, data=file)
+    assert made.record["data"]["equal_pairs"] == 1
+    assert str(made.record["fingerprint"]["data.train.rows"]).startswith("6 samples")
+    read(file, pairs[1])
+    with pytest.raises(DataError, match="1 of 1 pairs") as caught:
+        train(tmp_path / "all", *kto, "data.max_dropped=0.99", model=llama, data=file)
+    assert caught.value.hint == "other rows: there is nothing to prefer in these"
+
+
 def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> None:
     """Answers of other labels are no copies, and the same answers with their labels turned are other data."""
     file = tmp_path / "rows.jsonl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -14,7 +14,8 @@ from loradock.catalog.samples import SampleKind
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
-from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable
+from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable, pairs_among
+from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
 from loradock.data.samples.rows import RowPart, RowSamples
@@ -28,14 +29,30 @@ LARGEST_RATIO = 4 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class JudgementPart(RowPart):
-    """Labelled answers, at the longest allowed length; none is split."""
+    """Labelled answers, at the longest allowed length; none is split.
+
+    `equal` pairs among them are left out: an answer that is both desirable and undesirable says nothing.
+    """
+
+    equal: int = 0
 
     @classmethod
     def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
-        """See `RowPart`."""
+        """See `RowPart`; DataError, too, where too many pairs have two equal answers, or all."""
         whole = "truncate" if data.long_rows == "truncate" else "drop"
         data = data.model_copy(update={"long_rows": whole, "overlap": 0})
-        return super().of(prepared, chosen, data=data, max_length=max_length)
+        part = super().of(prepared, chosen, data=data, max_length=max_length)
+        places = pairs_among(prepared, part.fitted)
+        if not len(places):
+            return part
+        is_equal = equal_answers(prepared, selected(part.fitted, places.ravel()))
+        equal = int(is_equal.sum())
+        reasons = [f"{equal:,} have two equal answers"]
+        if equal:
+            check_left_out(equal, pairs=len(places), max_dropped=data.max_dropped, reasons=reasons)
+        kept = np.ones(len(part.fitted.rows), dtype=np.bool_)
+        kept[places[is_equal]] = False
+        return replace(part, fitted=selected(part.fitted, kept), equal=equal)
 
     @property
     def used(self) -> str:
@@ -50,6 +67,7 @@ class JudgementSamples(RowSamples):
 
     kind: ClassVar[SampleKind] = "judgements"
     part: ClassVar[type[RowPart]] = JudgementPart
+    train: JudgementPart
     task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = JudgementTask.of
     draw: ClassVar[Callable[..., Draw]] = JudgementDraw
     in_turns: ClassVar[Callable[..., Turns]] = JudgementTurns
@@ -68,7 +86,12 @@ class JudgementSamples(RowSamples):
     @property
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""
-        return [*super().notes, *self._balance()]
+        equal = f"{self.train.equal:,} pairs whose answers are equal are left out: there is nothing to prefer"
+        return [*super().notes, *[equal] * bool(self.train.equal), *self._balance()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """See `SampleSet`."""
+        return super().as_dict() | {"equal_pairs": self.train.equal}
 
     def _balance(self) -> Iterator[str]:
         labels, options = desirable(self.train.prepared, self.train.fitted.rows), self.config.preference
