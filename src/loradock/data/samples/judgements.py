@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 
 from loradock.catalog.samples import SampleKind
+from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
@@ -18,10 +19,12 @@ from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, J
 from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
+from loradock.data.samples.base import Preparing
 from loradock.data.samples.rows import RowPart, RowSamples
 from loradock.data.select import Int64
 from loradock.data.steps import Draw, Turns
 from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import ConfigError
 
 LARGEST_RATIO = 4 / 3
 """Of the summed weights of desirable to undesirable answers; the smallest is 1 (Ethayarajh et al. 2024, eq. 8)."""
@@ -71,6 +74,18 @@ class JudgementSamples(RowSamples):
     task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = JudgementTask.of
     draw: ClassVar[Callable[..., Draw]] = JudgementDraw
     in_turns: ClassVar[Callable[..., Turns]] = JudgementTurns
+
+    @classmethod
+    def of(cls, config: RunConfig, preparing: Preparing) -> Self:
+        """See `SampleSet.of`; ConfigError where checkpoints are judged by what the held-out answers do not have."""
+        made = super().of(config, preparing)
+        if made.validation and config.checkpoints.metric == "reward_margin":
+            labels = desirable(made.validation.prepared, made.validation.fitted.rows)
+            if labels.all() or not labels.any():
+                labelled = "desirable" if labels.any() else "undesirable"
+                what = f"checkpoints.metric reward_margin: all held-out answers are {labelled}"
+                raise ConfigError(what, hint="--set checkpoints.metric=loss, or hold out answers of both labels")
+        return made
 
     @classmethod
     def instead(cls, source: SourceConfig, *, index: int) -> str:
