@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from whole_runs import train
 
+from loradock.cli import cli
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Judgement
 from loradock.data.sources import format_of, samples
@@ -186,3 +188,19 @@ def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> Non
         read(file, *({**rows[0], "label": label} for label in labels))
         used.append(train(tmp_path / name, *settings, model=llama, data=file).record["fingerprint"]["data.train.rows"])
     assert used[0] != used[1]
+
+
+@pytest.mark.parametrize("has_model", [False, True])
+def test_statistics_count_the_labels_and_take_several_answers_of_a_prompt_as_they_are(
+    has_model: bool, tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{n} stones", "completion": f" lamp {n}", "label": True} for n in range(3)]
+    read(file, *rows, *({**row, "completion": " cat", "label": False} for row in rows[:2]))
+    kto = ("--set", "objective=preference", "--set", "preference.loss=kto")
+    words = ("--model", llama, *kto, "--set", f"data.cache={tmp_path / 'cache'}") if has_model else ()
+    asked = ["data", "stats", "--data", str(file), *map(str, words)]
+    assert "labels: 3 desirable, 2 undesirable\n" in CliRunner().invoke(cli, asked).stdout
+    found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).stdout)
+    assert found["labels"] == {"desirable": 3, "undesirable": 2}
+    assert "other-answer" not in [each["name"] for each in found["suspicions"]]
