@@ -11,9 +11,10 @@ from click.testing import CliRunner
 
 from loradock.cli import COMMANDS, cli
 from loradock.config.fields import keys
+from loradock.config.load import load
 from loradock.config.other_tools.explained import EXPLAINED
 from loradock.config.other_tools.renamed import RENAMED
-from loradock.errors import UsageError
+from loradock.errors import ConfigError, UsageError
 
 MEANT = {
     "--lora_r": "--rank R",
@@ -40,6 +41,12 @@ MEANT = {
     "--config": "loradock train run.yaml",
     "--dry-run": "loradock plan",
     "--deepspeed": "train.parallel",
+    "--loss_type": "--set objective=preference --set preference.loss=dpo (kto,",
+    "--pref-loss": "sigmoid is dpo",
+    "--pref_beta": "--set preference.beta=VALUE",
+    "--stage": "--set objective=preference --set preference.loss=dpo (kto,",
+    "--rlhf_type": "--set objective=preference --set preference.loss=dpo (kto,",
+    "--adapter": "--set lora.adapter=DIR",
     "--lora.rank": "--set lora.rank=VALUE",
 }
 
@@ -51,6 +58,27 @@ def test_an_option_of_other_trainers_is_answered_with_ours(option: str) -> None:
     assert f"No such option '{option}': " in done.stderr
     assert MEANT[option] in done.stderr
     assert "Did you mean" not in done.stderr
+
+
+@pytest.mark.parametrize(("value", "hint"), [
+    ("objective=kto", "--set objective=preference --set preference.loss=kto"),
+    ("objective=dpo", "--set objective=preference --set preference.loss=dpo"),
+    ("objective=sft", "--set objective=supervised"),
+    ("preference.loss=sigmoid", "--set preference.loss=dpo"),
+    ("preference.loss=sppo_hard", "--set preference.loss=sppo"),
+])  # fmt: skip
+def test_a_value_of_other_trainers_is_answered_with_ours(value: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(None, overrides=[value], needs_inputs=False)
+    assert hint in str(caught.value)
+
+
+def test_several_options_of_a_preference_trainer_come_to_a_whole_command() -> None:
+    words = ["train", "--loss_type", "kto", "--beta", "0.2"]
+    said = CliRunner().invoke(cli, words).stderr
+    assert "--set preference.beta=0.2 --set objective=preference --set preference.loss=kto" in said
+    refused = CliRunner().invoke(cli, ["train", "--loss_type", "bco_pair", "--beta", "0.2"]).stderr
+    assert "--loss_type: a training that is not here (loss_type: bco_pair)" in refused
 
 
 def test_a_slip_of_the_fingers_is_answered_with_the_nearest_option() -> None:

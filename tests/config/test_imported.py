@@ -177,6 +177,11 @@ def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_remo
      ("simpo", 0.1, "auto", "sft")),
     ("llama-factory", {"stage": "kto", "pref_beta": 0.3, "kto_chosen_weight": 1.3}, ("kto", 0.3, "auto", None)),
     ("axolotl", {"rl": "kto", "rl_beta": 0.2, "kto_undesirable_weight": 0.5}, ("kto", 0.2, "auto", None)),
+    ("trl", {"loss_type": "kto", "beta": 0.2}, ("kto", 0.2, "auto", None)),
+    ("trl", {"desirable_weight": 1.3}, ("kto", 0.1, "auto", None)),
+    ("trl", {"loss_type": ["sigmoid"], "beta": 0.2, "rpo_alpha": 1.0}, ("dpo", 0.2, 1.0, None)),
+    ("trl", {"loss_type": "ipo"}, ("ipo", 0.1, "auto", None)),
+    ("trl", {"loss_type": ["hinge"]}, ("hinge", 0.1, "auto", None)),
     ("ms-swift", {"rlhf_type": "dpo", "beta": 0.2, "rpo_alpha": 1.0, "adapters": ["sft"]}, ("dpo", 0.2, 1.0, "sft")),
 ])  # fmt: skip
 def test_a_training_by_preferences_is_one_of_ours(
@@ -191,6 +196,18 @@ def test_a_training_by_preferences_is_one_of_ours(
     assert config.objective == "preference"
     assert (of.loss, of.beta, of.likelihood_weight) == expected[:3]
     assert (config.lora.adapter is None) == (expected[3] is None)
+
+
+def test_trls_loss_says_what_is_trained_and_at_which_default_rate(tmp_path: Path) -> None:
+    """DPOConfig and KTOConfig have 1e-6 where SFTConfig has 2e-5."""
+    preferred = imported(written(tmp_path, "trl", {"loss_type": "kto", "learning_rate": None})).text
+    assert "learning_rate: 1e-06" in preferred
+    given = imported(written(tmp_path, "trl", {"loss_type": "kto", "learning_rate": 3e-6})).text
+    assert "learning_rate: 3e-06" in given
+    supervised = imported(written(tmp_path, "trl", {"loss_type": "nll", "beta": 0.2})).text
+    assert "preference" not in supervised.replace("preference.beta belongs to", "")
+    with pytest.raises(ConfigError, match="a training that is not here"):
+        imported(written(tmp_path, "trl", {"loss_type": ["sigmoid", "bco_pair"]}))
 
 
 ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])

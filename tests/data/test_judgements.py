@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 from whole_runs import train
 
+from loradock.cli import cli
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.base import Completion, Conversation, Judgement
 from loradock.data.sources import format_of, samples
@@ -81,6 +83,43 @@ def test_what_is_no_label_is_refused_by_its_line(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.parametrize("column", ["label", "kto_tag", "thumbs_up"])
+@pytest.mark.parametrize("label", ["missing", None, "yes"])
+def test_a_first_row_without_its_label_is_named_and_the_option_that_follows_names_each(
+    column: str, label: str | None, tmp_path: Path
+) -> None:
+    """The first row decides the format: the labels of the others are then not looked at, and nothing else says why."""
+    row = {"prompt": "Two", "completion": " lamp"}
+    first = row if label == "missing" else {**row, column: label}
+    *_, problem = read(tmp_path / "rows.jsonl", first, {**row, column: True}, {**row, column: False})
+    assert isinstance(problem, Problem)
+    has = f"has 'yes' as {column}" if label == "yes" else f"has no {column}"
+    assert f"{column} is false), but line 1, which says what the rows are, {has}:" in problem.what
+    assert problem.hint is not None
+    assert "data.sources.0.format=judgement, or keep the liked ones" in problem.hint
+    mapped = {"fields": {"label": column}} if column != "label" else {}
+    bad, *good = read(tmp_path / "rows.jsonl", first, {**row, column: False}, format="judgement", **mapped)
+    assert isinstance(bad, Problem)
+    assert bad.line == 1
+    assert good == [Judgement(Completion("Two", " lamp"), False)]
+
+
+def test_a_mapped_label_that_the_first_row_lacks_is_named(tmp_path: Path) -> None:
+    row = {"prompt": "Two", "completion": " lamp"}
+    with pytest.raises(ConfigError) as caught:
+        read(tmp_path / "rows.jsonl", row, {**row, "liked": True}, fields={"label": "liked"})
+    assert str(caught.value.hint).startswith("the first row lacks liked: --set data.sources.0.format=judgement")
+
+
+def test_rows_without_labels_under_kto_are_told_how_they_are_labelled(tmp_path: Path, llama: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    read(file, {"prompt": "Two", "completion": " lamp", "label": 1})
+    with pytest.raises(ConfigError) as caught:
+        train(tmp_path / "kto", "objective=preference", "preference.loss=kto", model=llama, data=file)
+    assert "label each answer with true or false (label), from the first row on" in str(caught.value.hint)
+    assert "--set data.sources.0.format=judgement names rows without it, and reads 0 and 1" in str(caught.value.hint)
+
+
 def test_supervised_training_says_what_to_type_for_them_and_what_leaves_the_labels_out(
     tmp_path: Path, llama: Path
 ) -> None:
@@ -117,6 +156,25 @@ def test_pairs_and_labels_under_losses_that_do_not_take_them(tmp_path: Path, lla
     assert wrong.value.problems[0].line == 2
 
 
+def test_pairs_of_equal_answers_are_left_out_counted_and_bounded_as_of_other_losses(
+    tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    pairs = [{"prompt": f"{n}", "chosen": " lamp", "rejected": " lamp" if n == 1 else " cat"} for n in range(4)]
+    kto = ("objective=preference", "preference.loss=kto", "train.max_steps=1", "train.global_batch=2")
+    read(file, *pairs)
+    with pytest.raises(DataError, match=r"1 of 4 pairs \(25.0%\) would be left out: 1 have two equal") as caught:
+        train(tmp_path / "many", *kto, model=llama, data=file)
+    assert caught.value.hint == "allow it: --set data.max_dropped=0.25"
+    made = train(tmp_path / "few", *kto, "data.max_dropped=0.25", model=llama, data=file)
+    assert made.record["data"]["equal_pairs"] == 1
+    assert str(made.record["fingerprint"]["data.train.rows"]).startswith("6 samples")
+    read(file, pairs[1])
+    with pytest.raises(DataError, match="1 of 1 pairs") as caught:
+        train(tmp_path / "all", *kto, "data.max_dropped=0.99", model=llama, data=file)
+    assert caught.value.hint == "other rows: there is nothing to prefer in these"
+
+
 def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> None:
     """Answers of other labels are no copies, and the same answers with their labels turned are other data."""
     file = tmp_path / "rows.jsonl"
@@ -130,3 +188,19 @@ def test_labels_are_part_of_what_was_trained(tmp_path: Path, llama: Path) -> Non
         read(file, *({**rows[0], "label": label} for label in labels))
         used.append(train(tmp_path / name, *settings, model=llama, data=file).record["fingerprint"]["data.train.rows"])
     assert used[0] != used[1]
+
+
+@pytest.mark.parametrize("has_model", [False, True])
+def test_statistics_count_the_labels_and_take_several_answers_of_a_prompt_as_they_are(
+    has_model: bool, tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = [{"prompt": f"{n} stones", "completion": f" lamp {n}", "label": True} for n in range(3)]
+    read(file, *rows, *({**row, "completion": " cat", "label": False} for row in rows[:2]))
+    kto = ("--set", "objective=preference", "--set", "preference.loss=kto")
+    words = ("--model", llama, *kto, "--set", f"data.cache={tmp_path / 'cache'}") if has_model else ()
+    asked = ["data", "stats", "--data", str(file), *map(str, words)]
+    assert "labels: 3 desirable, 2 undesirable\n" in CliRunner().invoke(cli, asked).stdout
+    found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).stdout)
+    assert found["labels"] == {"desirable": 3, "undesirable": 2}
+    assert "other-answer" not in [each["name"] for each in found["suspicions"]]

@@ -7,14 +7,17 @@ import json
 import os
 import random
 import signal
+import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from click.testing import CliRunner
 from faults.forking import Forking
 from tiny import make_llama, without_template
+from transformers import LlamaForCausalLM
 
 from loradock.cli import cli
 from loradock.errors import DataError, DiskFull, ModelError, UsageError
@@ -96,6 +99,30 @@ def test_a_prompt_that_leaves_no_space_is_an_error_line_and_the_others_are_answe
     assert "exceed the model's 512" in long["error"]
     assert "answer" not in long
     assert "answer" in short
+
+
+@pytest.mark.parametrize("has_template", [True, False])
+def test_empty_answers_are_told_and_prompts_without_the_template_are_the_reason(
+    has_template: bool, tmp_path: Path
+) -> None:
+    model = make_llama(tmp_path / "model", tie_word_embeddings=False)
+    ending = LlamaForCausalLM.from_pretrained(model)
+    torch.nn.init.zeros_(ending.lm_head.weight)  # the likeliest token is always 0
+    assert ending.generation_config is not None
+    ending.generation_config.eos_token_id = 0
+    ending.save_pretrained(model)
+    if not has_template:
+        without_template(model)
+    file = write(tmp_path / "in.jsonl", [{"prompt": "lamp"}, {"prompt": "stone"}])
+    asked = ("generate", model, "--input", file, "-o", tmp_path / "out.jsonl")
+    found = CliRunner().invoke(cli, [*map(str, asked)], catch_exceptions=False, standalone_mode=False)
+    assert [line["answer"] for line in lines(tmp_path / "out.jsonl")] == ["", ""]
+    remedy = found.stderr.partition("warning: 2 of 2 answers are empty")[2]
+    why, _, command = remedy.partition("to ask it as a user's turn: ")
+    assert ("without its chat template" in why, bool(command)) == (has_template, has_template)
+    if has_template:
+        subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
+        assert lines(tmp_path / "in.new.jsonl") == [{"text": "lamp"}, {"text": "stone"}]
 
 
 def test_a_model_without_a_template_is_given_raw_text_and_refuses_turns(tmp_path: Path) -> None:

@@ -15,7 +15,8 @@ class KindSpec:
 
     `teaches` is what an adapter is for that learned from it, `documents` how many a sample of train.global_batch has,
     which go through the device together; `roles` are the names of these where there are several. `takes` are other
-    kinds of rows that samples of this one can be made of. `splits`: a long one may become several.
+    kinds of rows that samples of this one can be made of. `splits`: a long one may become several. `asked_for`: what to
+    type for rows of this kind that were taken for others by their first row, INDEX for the number of their source.
     """
 
     name: str
@@ -26,6 +27,7 @@ class KindSpec:
     roles: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()
     splits: bool = False
+    asked_for: str = ""
 
 
 KINDS: dict[str, KindSpec] = {
@@ -52,6 +54,10 @@ KINDS: dict[str, KindSpec] = {
             holds="answers that are each labelled as desirable or not",
             meaning="answers with a label",
             takes=("preferences",),
+            asked_for=(
+                "label each answer with true or false (label), from the first row on; "
+                "--set data.sources.INDEX.format=judgement names rows without it, and reads 0 and 1"
+            ),
         ),
     )
 }

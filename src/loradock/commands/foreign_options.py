@@ -87,6 +87,8 @@ def _typed(key: str, value: Any) -> str:
 
 def _why(option: str, name: str, translation: Translation, command: click.Command) -> str:
     """The reason why it has no counterpart, or what is known of the option alone."""
+    if name in translation.refused:
+        return f"a training that is not here ({translation.refused[name]})"
     if name in translation.left and name not in translation.tool.rules:
         return hint_of(option, command) or translation.left[name]
     return translation.left.get(name) or "leave it out: it is the default, or nothing needs it"

@@ -74,6 +74,9 @@ def generate(
         identity |= {"template": asked["template"]} if asked["template"] else {}
         progress = counted(status, "answers")
         summary = answer_file(opened, file, output, request, identity=identity, progress=progress)
+    if summary.empty:
+        remedy = f": {summary.remedy}" if summary.remedy else ""
+        click.echo(f"warning: {summary.empty:,} of {summary.answers:,} answers are empty{remedy}", err=True)
     streams.result_lies_elsewhere()
     if as_json:
         click.echo(json.dumps({"output": str(output), **asdict(summary)}, indent=2))

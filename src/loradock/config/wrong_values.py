@@ -9,7 +9,9 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.fields import accepts, annotation_at, choices, item_of, section_of, takes
+from loradock.config.other_tools import preference
 from loradock.config.scalars import scalar
 from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import KeyPath
@@ -28,6 +30,13 @@ LEFT_OUT = {
     "and the plan reckons with ranks before a row is read",
     ("lora.init", "loftq"): "--set lora.init=default; LoftQ is not built: PEFT's for NF4 leaves out the scale "
     "alpha / rank, and at 2, the default, brings the base no nearer to its unquantised weights",
+    ("objective", "sft"): "--set objective=supervised, which is the default",
+    **{("objective", loss): f"--set objective=preference --set preference.loss={loss}" for loss in LOSSES},
+    **{
+        ("preference.loss", theirs): f"--set preference.loss={ours}"
+        for theirs, ours in preference.LOSSES.items()
+        if theirs not in LOSSES
+    },
 }
 """Values that other tools have and ours has not: why, and what to do."""
 

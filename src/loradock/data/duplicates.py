@@ -11,7 +11,7 @@ from array import array
 
 import numpy as np
 
-from loradock.data.formats.base import Message, Sample
+from loradock.data.formats.base import Judgement, Message, Sample
 from loradock.data.prepared import Array
 from loradock.data.suspicion import PLACES_KEPT, Places, Suspicion
 
@@ -20,13 +20,18 @@ NO_PROMPT = 0
 
 
 class Fingerprints:
-    """Hashes of rows and of their prompts, added row by row: 16 bytes a row."""
+    """Hashes of rows and of their prompts, added row by row: 16 bytes a row.
+
+    `is_labelled`: answers have labels, and several of them to one prompt are what such data are.
+    """
 
     def __init__(self) -> None:
+        self.is_labelled = False
         self._whole, self._prompts = array("Q"), array("Q")
 
     def add(self, sample: Sample) -> None:
         """Take the next row in."""
+        self.is_labelled |= isinstance(sample, Judgement)
         *prompt, answer = sample.turns
         known = hashlib.blake2b(digest_size=8)
         for turn in prompt:
@@ -53,24 +58,20 @@ def encoded(turn: Message) -> bytes:
 
 
 def within(found: Fingerprints, prepared: Places) -> list[Suspicion]:
-    """Copies of earlier rows, and rows that answer an earlier prompt in another way."""
+    """Copies of earlier rows, and rows that answer an earlier prompt in another way, but of labelled answers."""
     whole, prompts = found.whole, found.prompts
     copies = earlier(whole)
     same_prompt = earlier(prompts)
     asked = np.flatnonzero((prompts != NO_PROMPT) & (whole != whole[same_prompt]))
     repeated = np.flatnonzero(copies != np.arange(len(copies)))
     many = len(np.unique(prompts[asked]))
-    return [
-        suspicion("duplicate", "an exact copy of an earlier row", repeated, copies[repeated], prepared, prepared),
-        suspicion(
-            "other-answer",
-            f"another answer to an earlier row's prompt ({many:,} prompts)",
-            asked,
-            same_prompt[asked],
-            prepared,
-            prepared,
-        ),
-    ]
+    duplicate = suspicion(
+        "duplicate", "an exact copy of an earlier row", repeated, copies[repeated], prepared, prepared
+    )
+    if found.is_labelled:
+        return [duplicate]
+    what = f"another answer to an earlier row's prompt ({many:,} prompts)"
+    return [duplicate, suspicion("other-answer", what, asked, same_prompt[asked], prepared, prepared)]
 
 
 def between(

@@ -54,13 +54,22 @@ def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
     return f"{alone}: {command_on(file, change)}" if change else alone
 
 
-def refuse_verdict(row: Row, *, index: int) -> None:
-    """Preference where this row's answer was disliked: `label: false` beside an answer."""
+def refuse_verdict(row: Row, *, index: int, first: Row, place: str) -> None:
+    """Preference where this row's answer was disliked: `label: false` beside an answer.
+
+    `first` is the row at `place` whose columns said what the rows are: where it has no label, the labels of the others
+    are read only if their format is asked for.
+    """
     for column in VERDICTS:
         if is_false(row.get(column)) and not ANSWERS.isdisjoint(row):
             field = next((f" {setting(index, name, column)}" for name in VERDICTS[:1] if name != column), "")
+            what = f"preference data ({column} is false)"
+            if not is_verdict(first.get(column)):
+                has = f"has no {column}" if first.get(column) is None else f"has {first[column]!r} as {column}"
+                what = f"{what}, but {place}, which says what the rows are, {has}"
+                field += f" --set data.sources.{index}.format=judgement"
             raise Preference(
-                f"preference data ({column} is false): an answer that was disliked would be learned as a good one",
+                f"{what}: an answer that was disliked would be learned as a good one",
                 hint=f"{JUDGING}{field}, or keep the liked ones",
                 change=_liked(column),
             )
@@ -111,6 +120,11 @@ def is_behind_text(row: Row, better: str) -> bool:
 def is_false(value: object) -> bool:
     """True for false as JSON and Parquet hold it, and as text of a CSV file."""
     return value is False or (isinstance(value, str) and value.strip().lower() == "false")
+
+
+def is_verdict(value: object) -> bool:
+    """True for true and false, as `is_false` takes them."""
+    return str(value).strip().lower() in ("true", "false")
 
 
 def only_the_better(row: Row, better: str, worse: str, source: SourceConfig, *, index: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from loradock.config.sections.data import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
-from loradock.data.formats.base import Misfit, listed
+from loradock.data.formats.base import Misfit, Row, listed
 from loradock.data.formats.guess import can_be, guess, options, setting
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.problems import BadRow
@@ -49,12 +49,24 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             format = format or detect(row, mapping=source.fields, index=index)
         except (Undetected, Preference) as error:
             if source.fields and isinstance(error, Undetected):
-                raise ConfigError(f"data.sources.{index}: {source.path}: {error}", hint=error.hint) from None
+                hint = unmapped(row, source.fields, index=index) or error.hint
+                raise ConfigError(f"data.sources.{index}: {source.path}: {error}", hint=hint) from None
             yield record.line, reading.problem(record, error)
             yield from (reading.broken(later) for later in reading.records if later.row is None)
         else:
             reading.contents.format = format.name
             yield from reading.converted(format, chain((record,), reading.records))
+
+
+def unmapped(row: Row, mapping: Mapping[str, str], *, index: int) -> str:
+    """What to type where the first row of a source lacks mapped columns, and no other can be meant; else nothing."""
+    missing = {field for field, column in mapping.items() if column not in row}
+    columns = renamed(mapping, row).keys() | missing
+    format = next((each for each in FORMATS if {*mapping} <= {*each.fields} and {*each.required} <= columns), None)
+    if not missing or format is None or can_be(format, guess(format, row, mapping), row):
+        return ""
+    which = listed([mapping[field] for field in sorted(missing)])
+    return f"the first row lacks {which}: --set data.sources.{index}.format={format.name} names every row without it"
 
 
 def format_of(source: SourceConfig, *, index: int = 0) -> str:
@@ -158,14 +170,16 @@ class _Reading:
         held: list[Loaded] = []
         misfit: Mapping[str, Any] = {}
         has_fitted = source.format == "auto" and not source.fields
+        first: Record | None = None
         for record in records:
             row = self.row_of(record)
             if row is None:
                 yield self.broken(record)
                 continue
+            first = first or record
             try:
                 if format.kind == "rows":
-                    refuse_verdict(row, index=self.index)
+                    refuse_verdict(row, index=self.index, first=first.row or {}, place=self.place(first))
                 sample = convert_row(format, source.fields, row)
                 columns.note(row, sample)
             except RowError as error:
@@ -220,6 +234,11 @@ class _Reading:
             raise ConfigError(
                 f"{'; '.join(unseen)}, which no row of {source.path} has", hint=f"its columns: {listed(self.seen)}"
             )
+
+    def place(self, record: Record) -> str:
+        """Where a record stands in its file, in words."""
+        _, line = place_of(self.files, self.contents.starts, record.line)
+        return "the first row" if line is None else f"line {line}" if line > 0 else f"row {-line}"
 
     def problem(self, record: Record, error: RowError) -> Problem:
         """A row's problem at its place."""

@@ -86,6 +86,7 @@ class Statistics:
     samples_per_epoch: int
     sources: tuple[SourceCount, ...]
     formats: dict[str, int]
+    labels: dict[str, int]
     tokens: Spread
     context: Spread
     learned: Spread
@@ -140,6 +141,7 @@ def measure(
         samples_per_epoch=corpus.facts.samples_per_epoch,
         sources=sources,
         formats=dict(rows_of_format),
+        labels=texts.labels,
         tokens=spread(full),
         context=spread(full - learned),
         learned=spread(learned),

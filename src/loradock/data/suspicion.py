@@ -13,7 +13,7 @@ from typing import Protocol
 
 import numpy as np
 
-from loradock.data.formats.base import Pairs, Sample
+from loradock.data.formats.base import Judgement, Pairs, Sample
 from loradock.data.prepared import Array, Prepared
 from loradock.data.select import Fitted
 
@@ -54,16 +54,24 @@ class Places(Protocol):
 
 @dataclass
 class Texts:
-    """What the text of rows shows, row by row: counts, and the first rows of each kind. `characters` of all text."""
+    """What the text of rows shows, row by row: counts, and the first rows of each kind. `characters` of all text.
+
+    `labels`: how many answers are labelled as desirable, and how many as undesirable; empty where none is labelled.
+    """
 
     rows: int = 0
     characters: int = 0
     unreadable_characters: int = 0
     found: dict[str, int] = field(default_factory=dict[str, int])
     first: dict[str, list[int]] = field(default_factory=dict[str, list[int]])
+    labels: dict[str, int] = field(default_factory=dict[str, int])
 
     def add(self, sample: Sample) -> None:
         """Look at the next row."""
+        if isinstance(sample, Judgement):
+            label = "desirable" if sample.is_desirable else "undesirable"
+            self.labels = {"desirable": 0, "undesirable": 0} | self.labels
+            self.labels[label] += 1
         texts = parts(sample)
         prompt, answer = texts[-2] if len(texts) > 1 else "", texts[-1]
         if prompt.strip() and prompt.strip() == answer.strip():

@@ -67,6 +67,7 @@ class TextStatistics:
     skipped_rows: int
     sources: tuple[TextSource, ...]
     formats: dict[str, int]
+    labels: dict[str, int]
     characters: Amount
     answer_characters: Amount
     words: Amount
@@ -142,6 +143,7 @@ def measure_texts(
         skipped_rows=skipped,
         sources=counted,
         formats=dict(formats),
+        labels=texts.labels,
         characters=_amount(rows.of("characters")),
         answer_characters=_amount(rows.of("answer_characters")),
         words=_amount(rows.of("words")),

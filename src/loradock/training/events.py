@@ -75,7 +75,7 @@ class EvalResult:
         """What is compared between evaluations, the lower the better."""
         if metric == "loss":
             return self.loss
-        return -self.metrics[metric] if metric.endswith("accuracy") else self.metrics[metric]
+        return -self.metrics[metric] if metric.endswith(("accuracy", "margin")) else self.metrics[metric]
 
     def line(self) -> dict[str, Any]:
         """As metrics.jsonl and the trackers have it: the objective's metrics and `loss_NAME` among the others."""

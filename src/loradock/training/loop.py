@@ -27,6 +27,7 @@ from loradock.training.evaluation import evaluate
 from loradock.training.events import Decided, Doing, Dtypes, Emit, StepDone
 from loradock.training.job import Job, Outcome
 from loradock.training.meter import DATA, OPTIMIZER, PASSES, Meter
+from loradock.training.objectives.base import parts_by_name
 from loradock.training.passes import StepInputs
 from loradock.training.recovery import Full, smaller
 from loradock.training.saving import Beginning, Saver
@@ -123,6 +124,7 @@ class Loop:
         self.pace = Pace(next(job.model.parameters()).device)
         self.backend.begin(job, self.pace, self.emit)
         self.losses = torch.zeros(1 + len(job.objective.parts), device=self.backend.device)
+        self.measured = torch.zeros_like(self.losses)
         total_steps = len(job.steps)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.backend.optimizer, lambda step: schedule.factor(step, total_steps=total_steps, train=train)
@@ -173,7 +175,9 @@ class Loop:
             self.learning_rate = float(self.schedule.get_last_lr()[0])
             self.schedule.step()
         self.meter.add(**inputs.counts)
-        self.losses += total
+        is_measured = ~total.isnan()
+        self.measured += is_measured
+        self.losses += torch.where(is_measured, total, 0.0)
         self.step += 1
         self.random_state = RandomState.now()
         self.emit(StepDone(step=self.step))
@@ -203,18 +207,18 @@ class Loop:
         losses = self.losses
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
-        loss, *parts = (losses / self.meter.steps).tolist()
+        loss, *parts = (losses / self.measured).tolist()
         line = self.meter.line(
             self.job,
             self.step,
             loss=loss,
-            parts=dict(zip(self.job.objective.parts, parts, strict=True)),
+            parts=parts_by_name(self.job.objective.parts, parts),
             learning_rate=self.learning_rate,
             grad_norm=float(self.grad_norm),
             passes_seconds=self.backend.passes_seconds(self.pace),
         )
         self.emit(line)
-        self.losses = torch.zeros_like(losses)
+        self.losses, self.measured = torch.zeros_like(losses), torch.zeros_like(losses)
         self.meter = Meter.after_line(began)
 
     def evaluate(self) -> bool:

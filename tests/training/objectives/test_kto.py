@@ -219,6 +219,28 @@ def test_pairs_are_learned_as_two_labelled_answers(base: Path, tmp_path: Path) -
     assert made.evaluation.turns["judgements"].samples == 4  # both answers of two rows
 
 
+def test_what_a_step_or_an_evaluation_has_no_answer_for_is_not_reported(base: Path, tmp_path: Path) -> None:
+    """One of three steps has the only undesirable answer; a line over several has the mean of those that measured."""
+    rows = [{**row(number), "label": number != 1} for number in range(6)]
+    file = write(tmp_path / "rows.jsonl", rows)
+    held_out = write(tmp_path / "held_out.jsonl", [row(8), row(10)])
+    settings = (*SETTINGS, "train.global_batch=2", "train.max_steps=3", f"data.validation={held_out}")
+    every = train(tmp_path / "every", *settings, model=base, data=file)
+    of_bad = {"rejected_reward", "rejected_log_probability", "reward_margin"}
+    assert [len(of_bad & {*line}) for line in every.metrics] == [0, 3, 0]
+    assert all({"chosen_reward", "divergence"} <= {*line} for line in every.metrics)
+    assert [len(of_bad & {*line}) for line in every.evaluations] == [0]
+    (_, *seldom) = train(
+        tmp_path / "seldom", *settings, "logging.every=3", "checkpoints.every=3", model=base, data=file
+    ).metrics
+    _, second, third = every.metrics
+    assert [line["rejected_log_probability"] for line in seldom] == [second["rejected_log_probability"]]
+    mean = (second["chosen_log_probability"] + third["chosen_log_probability"]) / 2
+    assert [line["chosen_log_probability"] for line in seldom] == [pytest.approx(mean)]
+    with pytest.raises(ConfigError, match="reward_margin: all held-out answers are desirable"):
+        train(tmp_path / "margin", *settings, "checkpoints.metric=reward_margin", model=base, data=file)
+
+
 def test_one_sample_a_step_and_keys_without_effect(base: Path, answers: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         train(tmp_path / "one", *SETTINGS, "train.global_batch=1", model=base, data=answers)

@@ -388,3 +388,19 @@ def test_a_fault_in_what_is_shared_is_seen(
     is_value = fault != "a gradient is lost"
     assert (len(found) != len(once) or (found - once).abs().max() > 1e-4) == is_value
     assert (other - gradient).norm() > 1e-3 * gradient.norm()
+
+
+def test_of_a_larger_margin_and_accuracy_the_checkpoint_is_kept_and_of_a_smaller_loss() -> None:
+    better, worse = (
+        EvalResult(
+            step=1,
+            loss=loss,
+            metrics={"reward_margin": margin, "preference_accuracy": margin / 4},
+            losses={},
+            supervised_tokens=9,
+            seconds=1.0,
+        )
+        for loss, margin in ((0.5, 2.0), (0.6, 1.0))
+    )
+    for metric in ("loss", "reward_margin", "preference_accuracy"):
+        assert better.judged_by(metric) < worse.judged_by(metric)

@@ -55,10 +55,17 @@ def head(statistics: Statistics) -> Iterator[str]:
         yield f"left out: {', '.join(left_out)}"
     formats = ", ".join(f"{name} {rows:,}" for name, rows in statistics.formats.items())
     yield f"formats: {formats}; template {statistics.template}, loss on {statistics.loss}"
+    yield from labels_line(statistics.labels)
     yield (
         f"supervised: {statistics.learned.tokens:,} of {statistics.tokens.tokens:,} tokens "
         f"({percent_of(statistics.learned.tokens, statistics.tokens.tokens)}): {LEARNED[statistics.loss]}"
     )
+
+
+def labels_line(labels: Mapping[str, int]) -> Iterator[str]:
+    """How many answers have which label; nothing where none is labelled."""
+    if labels:
+        yield f"labels: {', '.join(f'{count:,} {name}' for name, count in labels.items())}"
 
 
 def table(title: str, *columns: str) -> Table:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from rich.console import RenderableType
 from rich.table import Table
 
-from loradock.analysis.report.data_stats import suspicious, table, unused_columns, whole
+from loradock.analysis.report.data_stats import labels_line, suspicious, table, unused_columns, whole
 from loradock.data.text_statistics import TextStatistics
 
 
@@ -15,6 +15,7 @@ def text_parts(statistics: TextStatistics) -> Iterator[RenderableType]:
     """All of it, from top to bottom, for a console that reads no markup."""
     formats = ", ".join(f"{name} {rows:,}" for name, rows in statistics.formats.items())
     yield f"rows: {statistics.rows:,} read, all of them usable; formats: {formats}"
+    yield from labels_line(statistics.labels)
     yield sources_table(statistics)
     yield from unused_columns(statistics.sources)
     yield amounts_table(statistics)

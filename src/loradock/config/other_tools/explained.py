@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+PREFERENCES = "--set objective=preference --set preference.loss=dpo (kto, ipo, orpo, simpo ...) learns from preferences"
+LOSS_OF_THEIRS = f"{PREFERENCES}; sigmoid is dpo"
+STAGE = f"supervised fine-tuning is the default; {PREFERENCES}; objective: embedding and gritlm are the others"
+
 EXPLAINED = {
     "columns": "they belong to a source: data.sources.0.fields.FIELD=COLUMN",
     "format": "it belongs to a source: data.sources.0.format",
     "adam_beta1": "it is the first of train.betas: --set train.betas=[0.9,0.999]",
     "adam_beta2": "it is the second of train.betas: --set train.betas=[0.9,0.999]",
-    "adapter": "every run trains a LoRA adapter: lora.rank is its size; QLoRA is model.quantization: nf4, the default",
+    "adapter": (
+        "every run trains a LoRA adapter: lora.rank is its size, QLoRA is model.quantization: nf4, the default; "
+        "to begin with one that there is: --set lora.adapter=DIR"
+    ),
     "adapter_name_or_path": "lora.adapter begins with another adapter; a run continues by --resume",
     "auto_resume_from_checkpoints": "the same command continues an interrupted run",
     "bias": "biases are not trained, as in PEFT's default",
@@ -45,6 +52,7 @@ EXPLAINED = {
     "local_rank": "loradock launch train run.yaml starts one process per GPU and says it",
     "lora_fan_in_fan_out": "the layers' own kind decides it",
     "lora_model_dir": "lora.adapter begins with another adapter; a run continues by --resume",
+    "loss_type": LOSS_OF_THEIRS,
     "loss_watchdog_threshold": "a loss that is not finite ends the run with 79, always",
     "max_samples": "head -n N rows.jsonl | loradock train --data - ...; train.max_steps bounds the steps",
     "mix_strategy": "data.sources.N.weight says how often an epoch sees each row",
@@ -57,6 +65,7 @@ EXPLAINED = {
     "num_samples": "head -n N rows.jsonl | loradock train --data - ...; train.max_steps bounds the steps",
     "overwrite_cache": "prepared rows are known by the digests of their files: a changed file is prepared again",
     "overwrite_output_dir": "give it on the command line: --fresh starts a new run, nothing is deleted",
+    "pref_loss": LOSS_OF_THEIRS,
     "pad_token": "none is needed: rows are packed, or padded where no token sees it",
     "peft_type": "LoRA is the only kind of adapter; lora.dora, lora.rslora and lora.init vary it",
     "per_device_eval_batch_size": "evaluation uses the micro-batch that the plan finds to fit",
@@ -67,14 +76,15 @@ EXPLAINED = {
     "remove_unused_columns": "only the columns that the format names are read; see data.sources.N.fields",
     "resume_from": "give it on the command line: --resume --output RUN",
     "resume_from_checkpoint": "give it on the command line: --resume",
-    "rl": "objective: preference is DPO, KTO and their relatives (preference.loss); there is no RL with rollouts here",
+    "rl": f"{PREFERENCES}; there is no RL with rollouts here",
+    "rlhf_type": f"{PREFERENCES}; there is no RL with rollouts here",
     "rope_scaling": "the model's config.json says it",
     "save_gguf": "loradock merge RUN OUT, then loradock export gguf OUT -o FILE",
     "save_method": "loradock merge RUN OUT writes one model; loradock export gguf writes GGUF",
     "shuffle": "rows are always shuffled, by train.seed",
     "special_tokens": "the tokenizer's own are taken; see data.special_tokens for their text in rows",
     "split": "data.sources.N.split names the split of a hub data set",
-    "stage": "supervised fine-tuning is the default; objective: preference, embedding or gritlm are the others",
+    "stage": STAGE,
     "streaming": "rows are prepared once and read from the disk, in constant memory",
     "lora_task_type": "causal language models only; the key is not needed",
     "task_type": "causal language models only; the key is not needed",

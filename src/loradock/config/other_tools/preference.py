@@ -31,6 +31,36 @@ RULES: dict[str, Rule] = {
 }
 
 
+UNPAIRED = frozenset(("desirable_weight", "undesirable_weight"))
+"""Keys of TRL's KTO trainer alone, whose loss is kto unless another is named."""
+LIKELIHOOD = frozenset(("nll", "chunked_nll"))
+"""TRL's words for the loss of supervised training."""
+
+
+def preferring_by_loss(translation: Translation) -> None:
+    """TRL's training by its loss, one or a list: by preferences where it is one of theirs, refused where not here."""
+    value = translation.get("loss_type")
+    names = [str(each).lower() for each in as_list(value or [])] or ["kto"] * bool(UNPAIRED & translation.given.keys())
+    loss = (LOSSES | {"kto": "kto"}).get(names[0]) if len(names) == 1 else None
+    if loss is not None:
+        translation.put("objective", "preference", "loss_type", *sorted(UNPAIRED))
+        translation.put("preference.loss", loss, "loss_type", *sorted(UNPAIRED))
+        if translation.given.get("learning_rate") is None:
+            translation.put("train.learning_rate", TRL_LEARNING_RATE, "learning_rate")
+    elif names == ["dft"]:
+        translation.leave("loss_type", "dft: the loss is the likelihood, each token as it is")
+    elif names and not LIKELIHOOD.issuperset(names):
+        refuse(translation, "loss_type", value)
+    if loss is None:
+        for key in [key for key in translation.values if key.startswith("preference.")]:
+            name = translation.values.pop(key).origin
+            translation.leave(name, f"{key} belongs to objective preference: loss_type says which loss it is")
+
+
+TRL_LEARNING_RATE = 1e-6
+"""The default of TRL's DPO and KTO trainers."""
+
+
 def first_adapter(translation: Translation, name: str, value: Any) -> None:
     """The adapter to begin with, where one is named."""
     adapters = as_list(value)

@@ -18,6 +18,7 @@ from loradock.config.other_tools.base import (
     to_truth,
     words,
 )
+from loradock.config.other_tools.preference import RULES, preferring_by_loss
 
 INFERRED = words("dataset_train_split dataset_test_split dataset_config dataset_text_field")
 
@@ -64,18 +65,20 @@ TOOL = Tool(
         "dataset_config attn_implementation assistant_only_loss"
     ),
     rules=trainer.RULES
+    | RULES
     | peft.rules(rank="lora_r")
     | {
         **dict.fromkeys(
             words(
                 "use_peft packing padding_free completion_only_loss assistant_only_loss dataset_name datasets "
                 "dataset_config dataset_train_split dataset_text_field load_in_4bit load_in_8bit bnb_4bit_quant_type "
-                "dtype use_bnb_nested_quant torch_dtype max_length max_seq_length"
+                "dtype use_bnb_nested_quant torch_dtype max_length max_seq_length loss_type"
             ),
             later,
         ),
         "model_name_or_path": to("model.name"),
         "model_revision": to("model.revision"),
+        "label_smoothing": to_number("preference.label_smoothing", above=0),
         "chat_template_path": to("data.template"),
         "lora_target_modules": peft.targets,
         "lora_modules_to_save": peft.modules_to_save,
@@ -87,6 +90,7 @@ TOOL = Tool(
     finish=(
         kind,
         sources,
+        preferring_by_loss,
         trainer.quantised(),
         trainer.dtype("dtype", "torch_dtype"),
         trainer.batches(micro="per_device_train_batch_size"),

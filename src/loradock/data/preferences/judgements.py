@@ -16,7 +16,7 @@ from loradock.data.cache import FIRST, UNDESIRABLE
 from loradock.data.collate import Array, Batch, MicroBatch
 from loradock.data.formats.base import Judgement, PreferencePair, Sample
 from loradock.data.pool import Preparer
-from loradock.data.preferences.preparer import Answer, PreferencePreparer, PreferenceTask
+from loradock.data.preferences.preparer import REJECTED, Answer, PreferencePreparer, PreferenceTask
 from loradock.data.prepared import Prepared
 from loradock.data.row_steps import RowDraw, RowTurns
 from loradock.data.row_task import ChunkPreparer
@@ -57,6 +57,13 @@ class JudgementPreparer(PreferencePreparer):
 def desirable(prepared: Prepared, rows: Int64) -> Booleans:
     """Bool [rows]: which of the documents are desirable answers, alone or as the chosen one of a pair."""
     return prepared.roles[rows] == FIRST
+
+
+def pairs_among(prepared: Prepared, fitted: Fitted) -> Int64:
+    """Places of the chosen and the rejected answer of each pair of which both are there, int64 [pairs, 2]."""
+    rejected = np.flatnonzero(prepared.roles[fitted.rows] == REJECTED)
+    rejected = rejected[fitted.rows[rejected - 1] == fitted.rows[rejected] - 1]
+    return np.stack([rejected - 1, rejected], axis=1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

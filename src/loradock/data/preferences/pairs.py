@@ -80,10 +80,6 @@ class FittedPairs:
 
     def check(self, *, max_dropped: float, long_rows: LongRows) -> None:
         """DataError where a larger share than `max_dropped` is left out, or all."""
-        left_out = self.over_long + self.equal
-        count = len(self) + left_out
-        if len(self) and left_out <= max_dropped * count:
-            return
         reasons: list[str] = []
         if self.over_long:
             reasons.append(
@@ -91,23 +87,31 @@ class FittedPairs:
             )
         if self.equal:
             reasons.append(f"{self.equal:,} have two equal answers")
-        share = left_out / max(1, count)
         hints: list[str] = []
         if self.over_long and long_rows != "truncate":
             hints.append("--set data.long_rows=truncate cuts long answers")
-        if len(self):
-            hints.append(f"allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}")
-        what = (
-            f"{left_out:,} of {count:,} pairs ({share:.1%}) would be left out: {'; '.join(reasons) or 'there is none'}"
-        )
-        raise DataError(
-            f"{what}; data.max_dropped allows {max_dropped:.0%}",
-            hint=", or ".join(hints) or "other rows: there is nothing to prefer in these",
-        )
+        left_out = self.over_long + self.equal
+        check_left_out(left_out, pairs=len(self) + left_out, max_dropped=max_dropped, reasons=reasons, hints=hints)
 
 
-def selected(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> Fitted:
-    """The samples where the mask holds."""
+def check_left_out(
+    left_out: int, *, pairs: int, max_dropped: float, reasons: Sequence[str], hints: Sequence[str] = ()
+) -> None:
+    """DataError where a larger share of the pairs than `max_dropped` is left out, or all; `hints` may keep some."""
+    if left_out < pairs and left_out <= max_dropped * pairs:
+        return
+    share = left_out / max(1, pairs)
+    allowed = f"allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}"
+    what = f"{left_out:,} of {pairs:,} pairs ({share:.1%}) would be left out: {'; '.join(reasons) or 'there is none'}"
+    raise DataError(
+        f"{what}; data.max_dropped allows {max_dropped:.0%}",
+        hint=", or ".join([*hints, *([allowed] if left_out < pairs else [])])
+        or "other rows: there is nothing to prefer in these",
+    )
+
+
+def selected(fitted: Fitted, mask: np.ndarray[tuple[int], np.dtype[np.bool_]] | Int64) -> Fitted:
+    """The samples where the mask holds, or at these places."""
     columns = {name: getattr(fitted, name)[mask] for name in ("rows", "starts", "lengths", "learned", "contexts")}
     return replace(fitted, **columns)
 

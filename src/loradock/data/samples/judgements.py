@@ -5,22 +5,26 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from loradock.catalog.samples import SampleKind
+from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
-from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable
+from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable, pairs_among
+from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
+from loradock.data.samples.base import Preparing
 from loradock.data.samples.rows import RowPart, RowSamples
 from loradock.data.select import Int64
 from loradock.data.steps import Draw, Turns
 from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import ConfigError
 
 LARGEST_RATIO = 4 / 3
 """Of the summed weights of desirable to undesirable answers; the smallest is 1 (Ethayarajh et al. 2024, eq. 8)."""
@@ -28,14 +32,30 @@ LARGEST_RATIO = 4 / 3
 
 @dataclass(frozen=True, kw_only=True)
 class JudgementPart(RowPart):
-    """Labelled answers, at the longest allowed length; none is split."""
+    """Labelled answers, at the longest allowed length; none is split.
+
+    `equal` pairs among them are left out: an answer that is both desirable and undesirable says nothing.
+    """
+
+    equal: int = 0
 
     @classmethod
     def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
-        """See `RowPart`."""
+        """See `RowPart`; DataError, too, where too many pairs have two equal answers, or all."""
         whole = "truncate" if data.long_rows == "truncate" else "drop"
         data = data.model_copy(update={"long_rows": whole, "overlap": 0})
-        return super().of(prepared, chosen, data=data, max_length=max_length)
+        part = super().of(prepared, chosen, data=data, max_length=max_length)
+        places = pairs_among(prepared, part.fitted)
+        if not len(places):
+            return part
+        is_equal = equal_answers(prepared, selected(part.fitted, places.ravel()))
+        equal = int(is_equal.sum())
+        reasons = [f"{equal:,} have two equal answers"]
+        if equal:
+            check_left_out(equal, pairs=len(places), max_dropped=data.max_dropped, reasons=reasons)
+        kept = np.ones(len(part.fitted.rows), dtype=np.bool_)
+        kept[places[is_equal]] = False
+        return replace(part, fitted=selected(part.fitted, kept), equal=equal)
 
     @property
     def used(self) -> str:
@@ -50,9 +70,22 @@ class JudgementSamples(RowSamples):
 
     kind: ClassVar[SampleKind] = "judgements"
     part: ClassVar[type[RowPart]] = JudgementPart
+    train: JudgementPart
     task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = JudgementTask.of
     draw: ClassVar[Callable[..., Draw]] = JudgementDraw
     in_turns: ClassVar[Callable[..., Turns]] = JudgementTurns
+
+    @classmethod
+    def of(cls, config: RunConfig, preparing: Preparing) -> Self:
+        """See `SampleSet.of`; ConfigError where checkpoints are judged by what the held-out answers do not have."""
+        made = super().of(config, preparing)
+        if made.validation and config.checkpoints.metric == "reward_margin":
+            labels = desirable(made.validation.prepared, made.validation.fitted.rows)
+            if labels.all() or not labels.any():
+                labelled = "desirable" if labels.any() else "undesirable"
+                what = f"checkpoints.metric reward_margin: all held-out answers are {labelled}"
+                raise ConfigError(what, hint="--set checkpoints.metric=loss, or hold out answers of both labels")
+        return made
 
     @classmethod
     def instead(cls, source: SourceConfig, *, index: int) -> str:
@@ -68,7 +101,12 @@ class JudgementSamples(RowSamples):
     @property
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""
-        return [*super().notes, *self._balance()]
+        equal = f"{self.train.equal:,} pairs whose answers are equal are left out: there is nothing to prefer"
+        return [*super().notes, *[equal] * bool(self.train.equal), *self._balance()]
+
+    def as_dict(self) -> dict[str, Any]:
+        """See `SampleSet`."""
+        return super().as_dict() | {"equal_pairs": self.train.equal}
 
     def _balance(self) -> Iterator[str]:
         labels, options = desirable(self.train.prepared, self.train.fitted.rows), self.config.preference

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +27,11 @@ class Evaluated:
     supervised_tokens: int = 0
 
 
+def parts_by_name(names: Sequence[str], values: Sequence[float]) -> dict[str, float]:
+    """The values by name, but those that there was nothing to measure for (NaN)."""
+    return {name: value for name, value in zip(names, values, strict=True) if not math.isnan(value)}
+
+
 class Objective(ABC):
     """What a run optimises.
 
@@ -39,7 +45,8 @@ class Objective(ABC):
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """Forward and backward of an optimiser step; `step` is the last one completed, `poll` is called in each pass.
 
-        Returns float32 [1 + parts] on the device: the loss and its parts, whose sums over all ranks are the step's.
+        Returns float32 [1 + parts] on the device: the loss and its parts, whose sums over all ranks are the step's;
+        NaN on all ranks for a part of which the step has nothing.
         The gradients, whose sum over all ranks is the step's, are added to the backend's.
         """
 

@@ -8,13 +8,14 @@ and u their weights (Ethayarajh et al. 2024, eq. 7 and 8).
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 import torch.distributed
 
 from loradock.data.steps import Evaluation
-from loradock.training.objectives.base import Evaluated, Poll
+from loradock.training.objectives.base import Evaluated, Poll, parts_by_name
 from loradock.training.objectives.preference import PARTS, Preference
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
 
@@ -26,8 +27,9 @@ SUMS = 6
 class Kto(Preference):
     """Reported are the parts of `Preference`, and the divergence z.
 
-    Means are over the desirable answers of a step, or over the others (0 where it has none); the margin is the
-    difference of both rewards. Accuracy: how often y - y0 is on the side of z that the label says.
+    Means are over the desirable answers of a step, or over the others; the margin is the difference of both rewards.
+    What a step has no answer for is NaN, and so is z where it has no mismatched one (it is 0 in the loss then).
+    Accuracy: how often y - y0 is on the side of z that the label says.
     """
 
     parts = (*PARTS, "divergence")
@@ -57,7 +59,8 @@ class Kto(Preference):
             sums += of_answers
         good = int(batch.relations["desirable"].sum())
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
-        return reported(sums, good=good, bad=batch.samples - good, divergence=divergence / ranks).float()
+        divergence = torch.where(excess[1] > 0, divergence / ranks, torch.nan)
+        return reported(sums, good=good, bad=batch.samples - good, divergence=divergence).float()
 
     def excess(self, backend: Passes, tensors: Any, *, places: torch.Tensor) -> torch.Tensor:
         """Of mismatched answers, without dropout: float64 [2], the sum of m - m0, and their number (none if idle)."""
@@ -126,7 +129,8 @@ class Kto(Preference):
             sums[turn.set_index] += torch.cat([of_turn, counts.to(of_turn)])
         if torch.distributed.is_initialized():
             torch.distributed.all_reduce(sums)
-        divergence = torch.zeros((), dtype=torch.float64) if divergence is None else divergence
+        divergence = torch.zeros_like(excess[0]) if divergence is None else divergence
+        divergence = torch.where(excess[1] > 0, divergence, torch.nan)
         *values, good, bad, tokens = sums.sum(dim=0).tolist()
         loss, *parts = reported(
             torch.tensor(values, dtype=torch.float64), good=good, bad=bad, divergence=divergence
@@ -134,7 +138,7 @@ class Kto(Preference):
         of_sets = [(each[0] / (each[-3] + each[-2]), each[-3] + each[-2]) for each in sums.tolist()]
         return Evaluated(
             loss=loss,
-            metrics=dict(zip(self.parts, parts, strict=True)),
+            metrics=parts_by_name(self.parts, parts),
             losses={name: mean for name, (mean, count) in zip(turns.names, of_sets, strict=False) if count},
             supervised_tokens=int(tokens),
         )
@@ -148,9 +152,12 @@ def mean_divergence(excess: torch.Tensor) -> torch.Tensor:
 
 
 def reported(sums: torch.Tensor, *, good: float, bad: float, divergence: torch.Tensor) -> torch.Tensor:
-    """The loss and the parts of so many answers, float64 [1 + parts], from their sums (`Kto.judged`)."""
+    """The loss and the parts of so many answers, float64 [1 + parts], from their sums (`Kto.judged`).
+
+    NaN is what there is no answer for.
+    """
     loss, is_right, good_reward, bad_reward, good_score, bad_score = sums / max(1, good + bad)
-    of_good, of_bad = ((good + bad) / max(1, count) for count in (good, bad))
+    of_good, of_bad = ((good + bad) / count if count else math.nan for count in (good, bad))
     chosen, rejected = good_reward * of_good, bad_reward * of_bad
     parts = (is_right, chosen - rejected, chosen, rejected, good_score * of_good, bad_score * of_bad)
     return torch.stack([loss, *parts, divergence.to(loss)])

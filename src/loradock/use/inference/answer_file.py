@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from loradock.data.call_readers import Unread
-from loradock.data.formats.base import Conversation, RowError
+from loradock.data.formats.base import Completion, Conversation, RowError, RowsChange
+from loradock.data.remedies import command_on
 from loradock.data.rows import Rows
 from loradock.errors import UsageError
 from loradock.use.inference.decoding import Request, answers, batches
@@ -34,7 +35,10 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Task:
-    """An answer to give: to which row (from 0) and line, the number of the sample, the seed, the prompt, and tools."""
+    """An answer to give: to which row (from 0) and line, the number of the sample, the seed, the prompt, and tools.
+
+    `raw_column` holds a prompt that is asked as it is, though the model has a template for turns; empty: none does.
+    """
 
     row: int
     line: int | None
@@ -43,6 +47,7 @@ class Task:
     seed: int
     ids: Sequence[int]
     tools: Sequence[dict[str, Any]] = ()
+    raw_column: str = ""
 
     @property
     def name(self) -> str:
@@ -52,12 +57,17 @@ class Task:
 
 @dataclass(frozen=True, kw_only=True)
 class Summary:
-    """What was written: answers, of which so many are errors or were there before, and generated tokens."""
+    """What was written: answers, of which so many are errors, empty or were there before, and generated tokens.
+
+    `remedy`: what to do where empty ones answer prompts without the model's template; else nothing.
+    """
 
     answers: int
     errors: int
+    empty: int
     tokens: int
     resumed: int
+    remedy: str
 
 
 def answer_file(
@@ -88,7 +98,23 @@ def answer_file(
         journal.finish("".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
     tokens = sum(line.get("answer_tokens", 0) for line in lines)
     errors = sum("error" in line for line in lines)
-    return Summary(answers=len(lines), errors=errors, tokens=tokens, resumed=resumed)
+    empty = [task for task, line in zip(tasks, lines, strict=True) if line.get("answer_tokens") == 0]
+    raw = next((task.raw_column for task in empty if task.raw_column), "")
+    return Summary(
+        answers=len(lines),
+        errors=errors,
+        empty=len(empty),
+        tokens=tokens,
+        resumed=resumed,
+        remedy=as_turns(file, raw) if raw else "",
+    )
+
+
+def as_turns(file: Path, column: str) -> str:
+    """Why a prompt may be answered with nothing, and the command that makes it a user's turn."""
+    change = RowsChange(column=column, jq=".text = .COLUMN | del(.COLUMN)", method="rename_column(COLUMN, 'text')")
+    why = f"{column} is given to the model as it is, without its chat template"
+    return f"{why}; to ask it as a user's turn: {command_on(str(file), change)}"
 
 
 def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
@@ -106,10 +132,20 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
             continue
         key = key_of(row.values, place)
         tools = row_sample.tools if isinstance(row_sample, Conversation) else ()
+        raw = raw_column(row.values, row_sample) if opened.prompts.has_template else ""
         for sample in range(asked.samples):
             seed = seed_of(asked.sampling, row=key, sample=sample)
-            yield Task(row=place, line=row.line, key=key, sample=sample, seed=seed, ids=ids, tools=tools)
+            yield Task(
+                row=place, line=row.line, key=key, sample=sample, seed=seed, ids=ids, tools=tools, raw_column=raw
+            )
     rows.check()
+
+
+def raw_column(row: Mapping[str, Any], sample: Conversation | Completion) -> str:
+    """The column that is asked as text; empty where turns are."""
+    if isinstance(sample, Conversation):
+        return ""
+    return next((column for column, value in row.items() if value == sample.prompt), "")
 
 
 def longest(opened: Opened) -> int | None:
