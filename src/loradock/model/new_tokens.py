@@ -68,7 +68,7 @@ def put_rows(model: Any, base: BaseModel, tokens: Sequence[str]) -> dict[str, li
         weight = module.weight.data
         rows = [weight[list(each)] if each else weight[: min(ids)] for each in pieces]
         weight[ids] = _means(rows, weight.dtype)
-    return {name: ids for name in ends(model)}
+    return dict.fromkeys(ends(model), ids)
 
 
 def ends(model: Any) -> dict[str, Any]:
