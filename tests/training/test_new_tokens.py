@@ -19,6 +19,7 @@ from whole_runs import adapter_bytes, losses, train
 
 from loradock.catalog.engines import MODES, of
 from loradock.config.load import load
+from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, LoradockError, ModelError
 from loradock.model import new_tokens, shape, source
 from loradock.model.tokenizer import open_tokenizer
@@ -86,12 +87,15 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
 
 def test_a_run_reads_each_as_one_token_and_trains_its_rows_alone(trained: Trained) -> None:
     result = trained.result
-    assert result.record["plan"]["decisions"][1]["value"] or True
+    decided = {each["name"]: each for each in result.record["plan"]["decisions"]}
+    assert decided["engine"]["value"] == "peft"
+    assert "tokenizer.add_tokens" in decided["engine"]["why"]
     assert losses(result)[-1] < losses(result)[0]
     tokenizer = AutoTokenizer.from_pretrained(result.adapter)
     ids = ids_of(result.adapter)
     assert ids == [rows_of_demo() + place for place in range(3)]
-    assert [tokenizer(f"x{token}y", add_special_tokens=False)["input_ids"].count(number) for token, number in zip(TOKENS, ids, strict=True)] == [1, 1, 1]
+    for token, number in zip(TOKENS, ids, strict=True):
+        assert tokenizer(f"x{token}y", add_special_tokens=False)["input_ids"].count(number) == 1
     assert tokenizer.decode(ids, skip_special_tokens=True) == "".join(TOKENS)
     saved = {name: each for name, each in load_file(result.adapter / WEIGHTS).items() if "lora" not in name}
     modules = ["model.embed_tokens"] if trained.is_tied else ["lm_head", "model.embed_tokens"]
@@ -110,7 +114,11 @@ def test_a_run_reads_each_as_one_token_and_trains_its_rows_alone(trained: Traine
 
 
 def base_of(directory: Path) -> source.BaseModel:
-    return source.find(load(None, shortcuts={"--model": str(directory)}).config.model)
+    return source.find(config_of(directory).model)
+
+
+def config_of(directory: Path, *settings: str) -> RunConfig:
+    return load(None, overrides=settings, shortcuts={"--model": str(directory)}, needs_inputs=False).config
 
 
 def test_plain_peft_reads_what_is_saved_and_a_merge_answers_the_same(trained: Trained, tmp_path: Path) -> None:
@@ -145,7 +153,7 @@ def test_a_run_continues_to_the_bit_and_not_with_other_tokens(trained: Trained, 
     shutil.rmtree(run / "adapter")
     record = json.loads((run / "run.json").read_text(encoding="utf-8"))
     (run / "run.json").write_text(json.dumps({**record, "finished": None}), encoding="utf-8")
-    with pytest.raises(LoradockError, match="tokenizer.add_tokens"):
+    with pytest.raises(LoradockError, match=r"tokenizer\.add_tokens"):
         train(run, *RUN, 'tokenizer.add_tokens=["<go>"]', model=trained.base, data=go)
     result = train(run, *RUN, model=trained.base, data=go)
     assert adapter_bytes(result) == adapter_bytes(trained.result)
@@ -158,14 +166,14 @@ def test_the_first_loss_of_a_preference_is_that_of_equal_models(tmp_path: Path, 
     data.write_text("\n".join([json.dumps(row)] * 8) + "\n", encoding="utf-8")
     result = train(
         tmp_path / "run", *RUN, "train.max_steps=3", "objective=preference", "data.template=alpaca",
-        "preference.sft_weight=0", model=llama, data=data,
+        model=llama, data=data,
     )  # fmt: skip
     assert losses(result)[0] == pytest.approx(math.log(2), abs=1e-5)
     assert losses(result)[-1] < losses(result)[0]
 
 
 def test_only_the_peft_engine_has_it_and_the_others_say_why(llama: Path) -> None:
-    config = load(None, overrides=[ADD], shortcuts={"--model": str(llama)}).config
+    config = config_of(llama, ADD)
     facts = shape.inspect(source.find(config.model), config)
     assert facts.row_parameters == len(TOKENS) * 64
     for cannot in (of("fast").cannot, *(MODES[name].cannot for name in ("fsdp", "zero2", "zero3"))):
@@ -180,19 +188,19 @@ def test_only_the_peft_engine_has_it_and_the_others_say_why(llama: Path) -> None
     [
         (['tokenizer.add_tokens=["<go>","<go>"]'], "names <go> twice"),
         (['tokenizer.add_tokens=[" "]'], "names an empty text"),
-        ([ADD, "objective=contrastive"], "embeds texts"),
+        ([ADD, "objective=embedding"], "embeds texts"),
         ([ADD, "lora.init=pissa", "model.quantization=none"], "lora.init pissa"),
     ],
 )
 def test_what_it_cannot_be_used_with_is_refused_by_name(settings: list[str], words: str, llama: Path) -> None:
     with pytest.raises(ConfigError) as refused:
-        load(None, overrides=settings, shortcuts={"--model": str(llama)})
+        config_of(llama, *settings)
     assert words in f"{refused.value} {refused.value.problems}"
 
 
 def test_a_token_of_the_vocabulary_is_refused_and_the_rest_is_to_be_typed(llama: Path) -> None:
     with pytest.raises(ModelError) as refused:
-        open_tokenizer(base_of(llama), add_tokens=["<go>", "<|im_end|>"])
+        open_tokenizer(base_of(llama), add_tokens=["<go>", "<|user|>"])
     assert "1 of 2 are in the vocabulary" in str(refused.value)
     assert "tokenizer.add_tokens=['<go>']" in str(refused.value.hint).replace("'\"'\"'", "'")
 
@@ -200,8 +208,6 @@ def test_a_token_of_the_vocabulary_is_refused_and_the_rest_is_to_be_typed(llama:
 @pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
 def test_a_module_is_trained_whole_or_by_rows(module: str, tmp_path: Path) -> None:
     base = make_llama(tmp_path / "base", tie_word_embeddings=False)
-    config = load(
-        None, overrides=[ADD, f"lora.modules_to_save=[{module}]"], shortcuts={"--model": str(base)}
-    ).config
+    config = config_of(base, ADD, f"lora.modules_to_save=[{module}]")
     with pytest.raises(ModelError, match=f"single rows of .*{module}"):
         shape.inspect(source.find(config.model), config)

@@ -45,8 +45,8 @@ def export(
     """Write the adapter directory and return it.
 
     It holds float32 safetensors, the adapter config (with the base's name and revision), the base's tokenizer files
-    with the tokens that were added, and the chat template that was trained. Raises StorageError where what was read back differs, Diverged where a
-    weight is not finite; then nothing appears at `directory`.
+    with `add_tokens`, and the chat template that was trained. Raises StorageError where what was read back differs,
+    Diverged where a weight is not finite; then nothing appears at `directory`.
     """
     expected = None if initial else adapters.state(model)
     with staged.rewritten(directory) as folder:
