@@ -102,6 +102,15 @@ def check(config: RunConfig, base: BaseModel, model: Any) -> int:
     return sum(len(tokens) * module.weight.shape[1] for module in modules.values())
 
 
+def served(tokens: Sequence[str]) -> list[str]:
+    """What is told of who opens the adapter, where it has rows of new tokens."""
+    if not tokens:
+        return []
+    saved = f"new tokens: {len(tokens)}, whose rows are trained and saved in the adapter, which PEFT reads"
+    refused = "vLLM and llama.cpp (Ollama) refuse an adapter with them: loradock merge makes a model that they take"
+    return [f"{saved}; {refused}"]
+
+
 def settle(adapted: Any) -> None:
     """Put right what PEFT's wrapper of a head lacks: who computes the head's product alone asks for its bias.
 
