@@ -122,7 +122,7 @@ def settle(adapted: Any) -> None:
     if not isinstance(head, TrainableTokensWrapper):
         what = f"{KEY}: PEFT does not tie rows of this model's head, whose config does not say that it is tied"
         raise ModelError(what, hint="--set " + KEY + "=[], and please report the model")
-    head.bias = None
+    head.bias = None  # pyright: ignore[reportArgumentType]  modules type what is set by what they register
 
 
 def widen(model: Any, count: int) -> None:
