@@ -24,6 +24,8 @@ from loradock.errors import ConfigError, LoradockError, ModelError
 from loradock.model import new_tokens, shape, source
 from loradock.model.tokenizer import open_tokenizer
 from loradock.plan import obstacles
+from loradock.training import continued
+from loradock.training.observers import model_card
 from loradock.training.run import Result
 from loradock.use.inference import opener
 from loradock.use.merge import job, merge
@@ -127,8 +129,8 @@ def test_plain_peft_reads_what_is_saved_and_a_merge_answers_the_same(trained: Tr
     opened = opener.open_model(trained.result.directory, device="cpu")
     assert opened.written(ids_of(adapter)) == "".join(TOKENS)
     base: Any = AutoModelForCausalLM.from_pretrained(trained.base, dtype=torch.float32)
-    if not trained.has_room:
-        base.resize_token_embeddings(rows_of_demo() + len(TOKENS))
+    exec(model_card.RESIZED, {"AutoTokenizer": AutoTokenizer, "adapter": str(adapter), "base": base})
+    assert model_card.RESIZED in (adapter / "README.md").read_text(encoding="utf-8")
     expected = logits(PeftModel.from_pretrained(base, str(adapter)), ids)
     assert torch.allclose(logits(opened.model, ids), expected, atol=1e-5)
     head, embedding = opened.model.get_output_embeddings(), opened.model.get_input_embeddings()
@@ -157,6 +159,20 @@ def test_a_run_continues_to_the_bit_and_not_with_other_tokens(trained: Trained, 
         train(run, *RUN, 'tokenizer.add_tokens=["<go>"]', model=trained.base, data=go)
     result = train(run, *RUN, model=trained.base, data=go)
     assert adapter_bytes(result) == adapter_bytes(trained.result)
+
+
+def test_a_run_that_begins_with_such_an_adapter_has_its_tokens(trained: Trained, go: Path, tmp_path: Path) -> None:
+    begun = str(trained.result.directory)
+    assert continued.keys_of(begun)["tokenizer.add_tokens"] == list(TOKENS)
+    result = train(tmp_path / "run", *RUN, "train.max_steps=1", f"lora.adapter={begun}", model=trained.base, data=go)
+    assert losses(result)[0] < losses(trained.result)[0] - 0.5
+
+
+def test_a_checkpoint_that_is_exported_has_them(trained: Trained, tmp_path: Path) -> None:
+    run = trained.result.directory
+    with job.prepared(run, job.Asked(checkpoint=2)) as prepared:
+        assert ids_of(prepared.plan.adapter) == ids_of(trained.result.adapter)
+        assert prepared.plan.vocabulary == rows_of_demo() + (SPARE if trained.has_room else len(TOKENS))
 
 
 def test_the_first_loss_of_a_preference_is_that_of_equal_models(tmp_path: Path, llama: Path) -> None:

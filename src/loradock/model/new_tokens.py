@@ -107,7 +107,7 @@ def served(tokens: Sequence[str]) -> list[str]:
     if not tokens:
         return []
     saved = f"new tokens: {len(tokens)}, whose rows are trained and saved in the adapter, which PEFT reads"
-    refused = "vLLM and llama.cpp (Ollama) refuse an adapter with them: loradock merge makes a model that they take"
+    refused = "vLLM and llama.cpp refuse an adapter with them: loradock merge makes a model that they take"
     return [f"{saved}; {refused}"]
 
 
