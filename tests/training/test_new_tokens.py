@@ -165,7 +165,7 @@ def test_a_run_that_begins_with_such_an_adapter_has_its_tokens(trained: Trained,
     begun = str(trained.result.directory)
     assert continued.keys_of(begun)["tokenizer.add_tokens"] == list(TOKENS)
     result = train(tmp_path / "run", *RUN, "train.max_steps=1", f"lora.adapter={begun}", model=trained.base, data=go)
-    assert losses(result)[0] < losses(trained.result)[0] - 0.5
+    assert losses(result)[0] < losses(trained.result)[0] - 0.2
 
 
 def test_a_checkpoint_that_is_exported_has_them(trained: Trained, tmp_path: Path) -> None:
