@@ -159,7 +159,8 @@ class ModelFacts:
     the class of its decoder. `left_out`: parts beside its language model, counted nowhere else. `recurrence`: its
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
-    layers that PEFT takes for experts of this kind of model, so that they get none.
+    layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
+    rows of new tokens, which are trained with the adapter.
     """
 
     name: str
@@ -183,6 +184,7 @@ class ModelFacts:
     experts: tuple[ExpertShape, ...] = ()
     expert_targets: tuple[str, ...] = ()
     expert_names: tuple[str, ...] = ()
+    row_parameters: int = 0
 
     @property
     def reached_parameters(self) -> int:
@@ -220,14 +222,16 @@ class ModelFacts:
     def adapter_parameters(self, rank: int) -> int:
         """Trainable weights of a plain LoRA of this rank (or the target's own): r x (in + out) for each target.
 
-        A matrix of experts has as many as it has experts.
+        A matrix of experts has as many as it has experts. Rows of new tokens are among them.
         """
         chosen, experts = set(self.targets), set(self.expert_targets)
         targets = (layer for layer in self.linears if layer.name in chosen)
         of_linears = sum((layer.own_rank or rank) * (layer.rows + layer.columns) for layer in targets)
         matrices = (matrix for matrix in self.experts if matrix.name in experts)
-        return of_linears + sum(
-            matrix.count * (matrix.own_rank or rank) * (matrix.rows + matrix.columns) for matrix in matrices
+        return (
+            of_linears
+            + self.row_parameters
+            + sum(matrix.count * (matrix.own_rank or rank) * (matrix.rows + matrix.columns) for matrix in matrices)
         )
 
 

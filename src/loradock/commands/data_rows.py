@@ -31,7 +31,7 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     from loradock.model.description import describe
 
     base = describe(config.model)
-    text_tokenizer = tokenizer.open_tokenizer(base)
+    text_tokenizer = tokenizer.open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
     model = shape.inspect(base, config)
     corpus = prepare_corpus(
         config,

@@ -54,7 +54,9 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     status = console_on(stderr=True).status("rows")
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
-        text_tokenizer = tokenizer.open_tokenizer(describe(loaded.config.model))
+        text_tokenizer = tokenizer.open_tokenizer(
+            describe(loaded.config.model), add_tokens=loaded.config.tokenizer.add_tokens
+        )
         dataset = corpus.leading.train.prepared
         kind = KINDS[corpus.leading.kind]
         rows = [

@@ -191,7 +191,8 @@ def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -
     from loradock.model.tokenizer import open_tokenizer
 
     facts = probe.gather(Host())
-    corpus = prepare_corpus(config, tokenizer=open_tokenizer(base), max_length=length, facts=facts)
+    tokenizer = open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
+    corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=length, facts=facts)
 
     @functools.cache
     def at_length(tokens: int) -> DataFacts:

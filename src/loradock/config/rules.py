@@ -221,6 +221,21 @@ def _targets_are_named(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("lora.modules_to_save", "lora.targets"), what=what, hint="delete it from one of them")
 
 
+def _new_tokens_are_texts(config: RunConfig) -> Iterator[KeyProblem]:
+    key, tokens = "tokenizer.add_tokens", config.tokenizer.add_tokens
+    if not tokens:
+        return
+    yield from _repeated(key, tokens)
+    if any(not token.strip() for token in tokens):
+        yield KeyProblem(keys=(key,), what=f"{key} names an empty text", hint="delete it")
+    if config.objective_spec.embeds:
+        what = f"objective {config.objective} embeds texts, and its exports take plain LoRA: no rows of new tokens"
+        yield KeyProblem(keys=(key, "objective"), what=what, hint=f"--set {key}=[]")
+    if config.lora.init in ("pissa", "olora"):
+        what = f"lora.init {config.lora.init} saves its adapter as a difference from the first, which rows do not have"
+        yield KeyProblem(keys=(key, "lora.init"), what=what, hint="--set lora.init=default")
+
+
 def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
@@ -347,6 +362,7 @@ RULES: tuple[Rule, ...] = (
     _orthogonal_rank_is_even,
     _patterns_are_regular,
     _targets_are_named,
+    _new_tokens_are_texts,
     _trackers_are_distinct,
     _best_needs_validation,
     _validation_is_a_part,

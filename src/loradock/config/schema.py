@@ -16,7 +16,7 @@ from loradock.catalog.objectives import DEFAULT, OBJECTIVES, ObjectiveName
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.sections.data import DataConfig
 from loradock.config.sections.embedding import EmbeddingConfig
-from loradock.config.sections.model import LoraConfig, ModelConfig
+from loradock.config.sections.model import LoraConfig, ModelConfig, TokenizerConfig
 from loradock.config.sections.preference import PreferenceConfig
 from loradock.config.sections.progress import (
     AfterConfig,
@@ -53,6 +53,7 @@ class RunConfig(Section):
         "of x86-64-v3 (AVX2) with as many threads.",
     )
     model: ModelConfig = ModelConfig()
+    tokenizer: TokenizerConfig = TokenizerConfig()
     data: DataConfig = DataConfig()
     lora: LoraConfig = LoraConfig()
     train: TrainConfig = TrainConfig()

@@ -35,6 +35,8 @@ Rank = Annotated[int, Field(ge=1, le=1_000_000)]
 Layer = Annotated[int, Field(ge=0, le=10_000)]
 Scale = Annotated[float, Field(ge=-1e6, le=1e6)]
 Text = Annotated[str, StringConstraints(max_length=4096)]
+Row = Annotated[int, Field(ge=0, le=10_000_000)]
+Rows = Annotated[list[Row], Field(max_length=100_000)]
 Targets = Annotated[list[Text], Field(max_length=MOST_TARGETS)]
 Modules = Annotated[list[Text], Field(max_length=MOST_MODULES)]
 Range = Annotated[list[Layer], Field(min_length=2, max_length=2)]
@@ -73,6 +75,7 @@ class Settings(BaseModel):
     exclude_modules: Text | Targets | None = None
     target_parameters: Targets | None = None
     modules_to_save: Modules | None = None
+    trainable_token_indices: Rows | Annotated[dict[Text, Rows], Field(max_length=MOST_MODULES)] | None = None
     layers_pattern: Text | Modules | None = None
     layers_to_transform: int | Annotated[list[int], Field(max_length=MOST_LAYERS)] | None = None
     layer_replication: Annotated[list[Range], Field(max_length=MOST_LAYERS), AfterValidator(_replicated)] | None = None
@@ -83,6 +86,18 @@ class Settings(BaseModel):
     def highest_rank(self) -> int:
         """Of any layer."""
         return max([self.r, *self.rank_pattern.values()])
+
+    @property
+    def places(self) -> dict[str, set[int]]:
+        """Which rows are trained, by the end of the module's name, as PEFT has it: of the embedding where none is."""
+        indices = self.trainable_token_indices or {}
+        named = indices if isinstance(indices, dict) else {"embed_tokens": indices}
+        return {name: set(rows) for name, rows in named.items()}
+
+    @property
+    def token_rows(self) -> int:
+        """Rows that the embedding has to have for them; 0 without."""
+        return max((row + 1 for rows in self.places.values() for row in rows), default=0)
 
 
 def settings_of(adapter: Path) -> Settings:
@@ -99,6 +114,11 @@ def settings_of(adapter: Path) -> Settings:
     if settings is None:
         raise InputMissing(f"{file} does not exist", hint=HINT)
     return settings
+
+
+def token_rows_of(directory: Path) -> int:
+    """Rows of the embedding that the adapter of a directory trains single ones of; 0 where it holds no adapter."""
+    return settings_of(directory).token_rows if (directory / SETTINGS).is_file() else 0
 
 
 def shapes_of(adapter: Path) -> dict[str, tuple[int, ...]]:

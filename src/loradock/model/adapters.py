@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import adapter_tensors, architecture, published
+from loradock.model import adapter_tensors, architecture, new_tokens, published
 from loradock.model.experts import layout, peft_layers
 from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
 
@@ -34,8 +34,9 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import set_seed
 
-    lora = config.lora
+    lora, tokens = config.lora, config.tokenizer.add_tokens
     set_seed(config.train.seed)
+    rows = new_tokens.put_rows(model, base, tokens) if tokens else None
     expected = resolve_targets(lora.targets, linear_shapes(model), model)
     modules, parameters = _targets(model, config, expected, base=base)
     settings = LoraConfig(
@@ -50,6 +51,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         use_dora=lora.dora,
         init_lora_weights=INITIALISATIONS[lora.init],
         modules_to_save=list(lora.modules_to_save) or None,
+        trainable_token_indices=rows,
         ensure_weight_tying=bool(lora.modules_to_save) and bool(base.config.get_text_config().tie_word_embeddings),
         base_model_name_or_path=str(base.directory),
         bias="none",
@@ -62,6 +64,8 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         if ours := refused_by_peft(str(refused), kinds=kinds, name=base.name):
             raise ours from refused
         raise
+    if rows:
+        new_tokens.settle(adapted)
     for parameter in trainable(adapted):
         parameter.data = parameter.data.to(torch.float32)
     check_adapted(adapted, expected, name=base.name)

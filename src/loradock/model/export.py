@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import Diverged, StorageError
 from loradock.files import staged
-from loradock.model import adapter_files, adapters, published
+from loradock.model import adapter_files, adapters, new_tokens, published
 from loradock.model.adapters import BASE_CHANGING
 from loradock.model.files import json_object
-from loradock.model.tokenizer_copy import copy_tokenizer, put_template
+from loradock.model.tokenizer_copy import copy_tokenizer, put_template, put_tokens
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -32,13 +33,20 @@ def save_initial(model: Any, directory: Path, *, init: str, is_writing: bool) ->
 
 
 def export(
-    model: Any, directory: Path, *, tokenizer: Any, template: str | None, base: BaseModel, initial: Path | None
+    model: Any,
+    directory: Path,
+    *,
+    tokenizer: Any,
+    template: str | None,
+    base: BaseModel,
+    initial: Path | None,
+    add_tokens: Sequence[str] = (),
 ) -> Path:
     """Write the adapter directory and return it.
 
     It holds float32 safetensors, the adapter config (with the base's name and revision), the base's tokenizer files
-    and the chat template that was trained. Raises StorageError where what was read back differs, Diverged where a
-    weight is not finite; then nothing appears at `directory`.
+    with `add_tokens`, and the chat template that was trained. Raises StorageError where what was read back differs,
+    Diverged where a weight is not finite; then nothing appears at `directory`.
     """
     expected = None if initial else adapters.state(model)
     with staged.rewritten(directory) as folder:
@@ -53,6 +61,7 @@ def export(
                 path_initial_model_for_weight_conversion=str(initial) if initial else None,
             )
         copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
+        put_tokens(folder, new_tokens.ids_of(tokenizer, add_tokens))
         if template is not None:
             tokenizer.chat_template = template
             put_template(folder, template)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.files import foreign_json
 from loradock.files.foreign import reading
-from loradock.model import shipped_code, trial
+from loradock.model import adapter_files, new_tokens, shipped_code, trial
 from loradock.model.files import check_readable
 
 if TYPE_CHECKING:
@@ -23,11 +24,16 @@ FILES = ("*token*", "vocab.*", "merges.txt", "*.tiktoken", "chat_template*")
 
 
 def open_tokenizer(
-    base: BaseModel, *, directory: Path | None = None, vocabulary: int | None = None
+    base: BaseModel,
+    *,
+    directory: Path | None = None,
+    vocabulary: int | None = None,
+    add_tokens: Sequence[str] = (),
 ) -> PreTrainedTokenizerFast:
     """The fast tokenizer with a pad token: that of an adapter's directory, or the base's where that has none.
 
-    `vocabulary`: the rows of the embedding, where they are not those of the base's configuration.
+    `vocabulary`: the rows of the embedding, where they are not those of the base's configuration, or of the adapter's
+    own rows. `add_tokens`: texts that become a token each, see `new_tokens.add`.
     ModelError where it is slow-only, has no EOS, or exceeds the vocabulary.
     """
     from transformers import AutoTokenizer
@@ -55,13 +61,15 @@ def open_tokenizer(
         )
     if not isinstance(pad, int):
         tokenizer.pad_token = tokenizer.eos_token
-    rows: int = vocabulary or base.config.get_text_config().vocab_size
+    rows: int = vocabulary or max(base.config.get_text_config().vocab_size, adapter_files.token_rows_of(directory))
     most = max(ids, default=-1) + 1
     if most > rows:
         raise ModelError(
             f"the tokenizer has {most} ids, the model {rows} embeddings",
             hint="tokenizer and model belong to different models, or tokens were added without resizing the model",
         )
+    if add_tokens:
+        new_tokens.add(tokenizer, add_tokens)
     return tokenizer
 
 

@@ -22,6 +22,9 @@ PATTERNS = (
 SETTINGS, TEMPLATE, NAMED = "tokenizer_config.json", "chat_template.jinja", "additional_chat_templates"
 OF_PROCESSOR = "chat_template.json"
 VOCABULARY = "tokenizer.json"
+ADDED = "added_tokens.json"
+OF_ADDED = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized", "special"), False)
+"""What the files say of a token that was added as a text of its own: read as it stands, wherever it stands."""
 OF_TRANSFORMERS_5 = ("backend", "is_local", "local_files_only")
 OF_A_CALL = ("truncation", "padding")
 """Fields of tokenizer.json that follow what a program asked last."""
@@ -67,6 +70,26 @@ def put_template(folder: Path, template: str) -> None:
         settings_kept["chat_template"] = template
     if settings_kept != settings:
         write_settings(folder, settings_kept)
+
+
+def put_tokens(folder: Path, ids: Mapping[str, int]) -> None:
+    """Add tokens to the tokenizer in a folder ({text: id}), in each file that lists them; none, none is written."""
+    vocabulary = folder / VOCABULARY
+    if not ids:
+        return
+    content = foreign_json.read(vocabulary, most_bytes=MOST_VOCABULARY_BYTES)
+    listed = content.get("added_tokens") or []
+    known = {entry["id"] for entry in listed}
+    content["added_tokens"] = listed + [
+        {"id": number, "content": token, **OF_ADDED} for token, number in ids.items() if number not in known
+    ]
+    vocabulary.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    settings = _settings(folder)
+    if decoder := settings.get("added_tokens_decoder"):
+        new = {str(number): {"content": token, **OF_ADDED} for token, number in ids.items()}
+        write_settings(folder, {**settings, "added_tokens_decoder": {**decoder, **new}})
+    if (of_slow := folder / ADDED).is_file():
+        of_slow.write_text(json.dumps({**foreign_json.read(of_slow), **ids}, ensure_ascii=False), encoding="utf-8")
 
 
 def template_of(folder: Path) -> str | None:

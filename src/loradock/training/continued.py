@@ -8,7 +8,7 @@ from typing import Any
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, ModelError, NoCheckpoint
 from loradock.files import regular
-from loradock.model import adapter_files, adapters, content
+from loradock.model import adapter_files, adapters, content, tokenizer_files
 from loradock.model.adapter_files import SETTINGS, WEIGHTS
 from loradock.model.source import BaseModel
 from loradock.training.lineage import Lineage
@@ -31,7 +31,8 @@ def directory_of(name: str) -> Path:
 
 def keys_of(name: str) -> dict[str, object]:
     """The keys of `lora` that its settings decide. Raises as `directory_of` and `adapter_files.check`."""
-    settings = adapter_files.check(directory_of(name))
+    directory = directory_of(name)
+    settings = adapter_files.check(directory)
     more = settings.model_extra or {}
     alpha = settings.lora_alpha
     keys: dict[str, object] = {
@@ -43,9 +44,17 @@ def keys_of(name: str) -> dict[str, object]:
         "rslora": bool(more.get("use_rslora", False)),
         "modules_to_save": list(settings.modules_to_save or ()),
     }
+    if tokens := tokens_of(directory, settings):
+        keys["add_tokens"] = tokens
     if isinstance(settings.target_modules, list):
         keys["targets"] = sorted(settings.target_modules)
-    return {f"lora.{key}": value for key, value in keys.items()}
+    return {f"{'tokenizer' if key == 'add_tokens' else 'lora'}.{key}": value for key, value in keys.items()}
+
+
+def tokens_of(directory: Path, settings: adapter_files.Settings) -> list[str]:
+    """The texts of the tokens whose rows an adapter trains, in the order of their ids."""
+    ids = sorted(set[int]().union(*settings.places.values()))
+    return [token for number in ids if (token := tokenizer_files.token_of(directory, number)) is not None]
 
 
 def identity_of(config: RunConfig) -> dict[str, str]:

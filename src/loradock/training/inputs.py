@@ -91,7 +91,7 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
     """The base's directory, its tokenizer and what its config says; no weight is read."""
     with context.stage("model files and libraries"):
         base = source.find(config.model, on_bytes=context.watchdog.beat)
-        tokenizer = open_tokenizer(base)
+        tokenizer = open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
         model = shape.inspect(base, config)
         unused = whole.check(base)
         if unused:
@@ -143,6 +143,10 @@ def tell_untrained(
     if context.facts.rank:
         return
     held = set[int]().union(*(part.prepared.first_ids() for part in data.parts.values()))
-    control = {number: str(token) for number, token in tokenizer.added_tokens_decoder.items() if number in held}
+    control = {
+        number: str(token)
+        for number, token in tokenizer.added_tokens_decoder.items()
+        if number in held and str(token) not in config.tokenizer.add_tokens
+    }
     if line := untrained.note(base, control, saved=config.lora.modules_to_save):
         context.view.note(line)

@@ -102,6 +102,7 @@ def export(context: RunContext, ready: Ready) -> None:
         template=ready.found.data.chat_template,
         base=ready.found.base,
         initial=ready.initial,
+        add_tokens=job.config.tokenizer.add_tokens,
     )
     Lineage.of(record.content).write(adapter)
     if "embedding" in record.content:

@@ -16,6 +16,7 @@ PARTS: Cannot = {
 PLAIN: Cannot = {
     "dora": "it has no DoRA",
     "modules_to_save": "it trains adapters only, no modules_to_save",
+    "new tokens": "it trains adapters only, and tokenizer.add_tokens needs rows of the embedding",
     "neftune": "it has no NEFTune noise",
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
@@ -24,6 +25,8 @@ WHOLE_EXPERTS: Cannot = {
     "experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"
 }
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
+
+ROWS = "rows of the embedding (tokenizer.add_tokens) are trained where a process has the optimiser to itself"
 
 ALONE = Mode(name="none")
 """One process, which has the model to itself."""
@@ -42,7 +45,9 @@ FSDP = Mode(
         **PLAIN,
     },
 )
-ZERO2 = Mode(name="zero2", cuts_state=True, zero_stage=2, cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE})
+ZERO2 = Mode(
+    name="zero2", cuts_state=True, zero_stage=2, cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE, "new tokens": ROWS}
+)
 ZERO3 = Mode(
     name="zero3",
     cuts_state=True,
@@ -52,6 +57,7 @@ ZERO3 = Mode(
         **PARTS,
         **WHOLE_EXPERTS,
         "loraplus": ONE_RATE,
+        "new tokens": ROWS,
         "dora": "DoRA takes the norms of unquantised base weights",
         "modules_to_save": "modules_to_save copies unquantised base weights",
     },

@@ -190,6 +190,7 @@ TOOL = Tool(
         "rl": preferring,
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
+        "tokens": peft.new_tokens,
         "num_epochs": to_number("train.epochs"),
         "optimizer": by_word(
             "train.optimizer", trainer.OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"
@@ -239,7 +240,6 @@ TOOL = Tool(
         "unfrozen_parameters": WHOLE_WEIGHTS,
         "lora_target_parameters": "adapters are on linear layers",
         "relora_steps": "an adapter is trained once",
-        "tokens": "no tokens are added",
-        "added_tokens_overrides": "no tokens are added",
+        "added_tokens_overrides": "tokens keep their texts; tokenizer.add_tokens adds some",
     },
 )

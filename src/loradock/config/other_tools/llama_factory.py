@@ -156,6 +156,7 @@ TOOL = Tool(
         "preprocessing_num_workers": to_number("data.workers", least=1),
         "lora_target": peft.targets,
         "additional_target": peft.modules_to_save,
+        "add_tokens": peft.new_tokens,
         "pissa_init": if_on("lora.init", "pissa"),
         "disable_gradient_checkpointing": if_on("train.checkpointing", False),
         "early_stopping_steps": to_number("train.early_stopping", least=1),
@@ -175,7 +176,7 @@ TOOL = Tool(
     | words(
         "flash_attn enable_liger_kernel use_unsloth upcast_layernorm use_fast_tokenizer "
         "resume_from_checkpoint cache_dir upcast_lmhead_output plot_loss ray_run_name ray_storage_path "
-        "predict_with_generate"
+        "predict_with_generate resize_vocab"
     ),
-    lacking=trainer.LACKING,
+    lacking=trainer.LACKING | {"add_special_tokens": peft.NOT_SPECIAL},
 )

@@ -136,6 +136,7 @@ TOOL = Tool(
     lacking=trainer.LACKING
     | {
         "system": "each row has its own, in a column `system` or a first turn",
+        "new_special_tokens": peft.NOT_SPECIAL,
         "freeze_vit": "only the language model is trained",
         "freeze_aligner": "only the language model is trained",
     },

@@ -23,6 +23,14 @@ def targets(translation: Translation, name: str, value: Any) -> None:
         translation.put("lora.targets", names, name)
 
 
+NOT_SPECIAL = "tokenizer.add_tokens adds tokens that are not special: answers show them"
+
+
+def new_tokens(translation: Translation, name: str, value: Any) -> None:
+    """A list, or texts with commas between them."""
+    translation.put("tokenizer.add_tokens", [str(each) for each in as_list(value)], name)
+
+
 def modules_to_save(translation: Translation, name: str, value: Any) -> None:
     """Names of modules."""
     translation.put("lora.modules_to_save", [str(each) for each in as_list(value)], name)

@@ -9,6 +9,8 @@ RENAMED = {
     "adam_8bit": "train.optimizer",
     "adam_epsilon": "train.eps",
     "additional_target": "lora.modules_to_save",
+    "tokens": "tokenizer.add_tokens",
+    "new_special_tokens": "tokenizer.add_tokens",
     "alpha_over_rank": "lora.alpha",
     "assistant_only_loss": "data.loss",
     "attn": "model.attention",

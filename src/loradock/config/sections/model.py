@@ -1,4 +1,4 @@
-"""The sections `model` and `lora`: the base, and the adapter on it."""
+"""The sections `model`, `tokenizer` and `lora`: the base, its tokenizer, and the adapter on it."""
 
 from __future__ import annotations
 
@@ -51,6 +51,16 @@ class ModelConfig(Section):
     def storage(self) -> Storage:
         """How base weights are stored, as the catalog has it."""
         return storages.of(self.quantization)
+
+
+class TokenizerConfig(Section):
+    """The base's tokenizer, and what is added to it."""
+
+    add_tokens: tuple[str, ...] = Field(
+        default=(),
+        description="Texts that become one token each, not special; their rows of the embedding, and of a head of its "
+        "own, are trained with the adapter.",
+    )
 
 
 class LoraConfig(Section):

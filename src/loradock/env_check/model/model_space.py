@@ -87,6 +87,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), lora=config.lora, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
+    weights += row_weights(shapes, tokens=len(config.tokenizer.add_tokens))
     copies = config.checkpoints.keep + 1 + int(config.keeps_best)
     moments = optimizers.named(config.train.optimizer).state_bytes
     need = max(0, int(weights * (copies * (ADAPTER_BYTES + moments) + ADAPTER_BYTES)) - written_bytes(plan.output))
@@ -112,6 +113,12 @@ def adapter_weights(linears: dict[str, tuple[int, int]], *, lora: LoraConfig, ta
     """Weights of a plain LoRA on the layers whose last name is among `targets`, or on all of them."""
     shapes = {name: shape for name, shape in linears.items() if targets is None or name.endswith(targets)}
     return sum(lora.rank_of(name) * (rows + columns) for name, (rows, columns) in shapes.items())
+
+
+def row_weights(shapes: dict[str, tuple[int, ...]], *, tokens: int) -> int:
+    """Weights of the rows of new tokens, in the embedding and in a head of its own."""
+    matrices = [shape for name, shape in shapes.items() if name.endswith((*headers.EMBEDDINGS, *headers.HEADS))]
+    return tokens * sum(shape[1] for shape in matrices)
 
 
 def saved_weights(shapes: dict[str, tuple[int, ...]], modules: tuple[str, ...]) -> int:

@@ -39,6 +39,9 @@ LOGIT_TILE_TOKENS = 4096
 LOGIT_TILE_VOCABULARY = 32768
 """TRL projects to logits in tiles of this size; the tile is allocated whole, however small the vocabulary."""
 
+ROW_COPIES = 3
+"""PEFT puts trained rows into a copy of the embedding and one of the head in each pass; a gradient of one at a time."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
@@ -181,6 +184,8 @@ def expected(
         "dequantised layer": widest_matrix(model) * BYTES[dtype] * storages.of(quantization).is_quantised,
         "runtime": runtime_bytes,
     }
+    if model.row_parameters:
+        parts["embedding with new rows"] = ROW_COPIES * model.vocabulary * model.hidden * BYTES[dtype]
     total = sum(parts.values())
     if on_gpu:
         moving = parts["activations"] + parts["logits"]

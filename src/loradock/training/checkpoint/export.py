@@ -85,10 +85,13 @@ def _base(recorded: Mapping[str, Any], *, given: str | None, trusted: Collection
 def _write_tokenizer(config: RunConfig, base: Any, folder: Path, *, is_chat: bool) -> None:
     """The base's tokenizer with the chat template that the run trains; as it is where the rows are raw text."""
     from loradock.data.tokenise import TokenizerSpec
+    from loradock.model.new_tokens import ids_of
     from loradock.model.tokenizer import open_tokenizer
-    from loradock.model.tokenizer_copy import copy_tokenizer, put_template
+    from loradock.model.tokenizer_copy import copy_tokenizer, put_template, put_tokens
 
-    tokenizer = open_tokenizer(base)
+    added = config.tokenizer.add_tokens
+    tokenizer = open_tokenizer(base, add_tokens=added)
     copy_tokenizer(base.directory, folder, tokenizer=tokenizer)
+    put_tokens(folder, ids_of(tokenizer, added))
     if is_chat:
         put_template(folder, TokenizerSpec.of(tokenizer).template(config.data.template).text)

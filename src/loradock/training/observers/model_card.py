@@ -243,6 +243,11 @@ def quantisation(content: dict[str, Any]) -> str:
     return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
 
 
+RESIZED = """rows = max(len(AutoTokenizer.from_pretrained(adapter)), base.get_input_embeddings().num_embeddings)
+base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
+"""
+
+
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     """How to load the adapter with plain peft, and to ask it as it was trained."""
     revision, config = content["base"]["revision"], quantisation(content)
@@ -252,6 +257,7 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])]))
     asked = CHAT if prompt else RAW
+    resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
 
@@ -264,7 +270,7 @@ from transformers import {imports}
 
 base = {base_class}.from_pretrained("{name}"{pin}{quantised})
 adapter = "."  # the directory that holds this model card
-model = PeftModel.from_pretrained(base, adapter)
+{resized}model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 {asked}
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)

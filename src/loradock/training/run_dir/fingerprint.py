@@ -81,6 +81,7 @@ LATER_KEYS = {
     "data.min_tokens": 0,
     "data.overlap": 0,
     "data.deduplicate": "off",
+    "tokenizer.add_tokens": (),
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 

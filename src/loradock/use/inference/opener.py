@@ -15,7 +15,7 @@ import torch
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
-from loradock.model import adapter_tensors, finite, load, patterns, source
+from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, source
 from loradock.model.adapter_files import check, first_line, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
@@ -231,6 +231,7 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     patterns.check(adapter, settings, (name for name, _ in model.named_modules()))
     base = getattr(model, "name_or_path", "the base")
     filled = adapter_tensors.fit_rows(model, shapes, adapter=adapter)
+    new_tokens.fit(model, settings, adapter=adapter)
     try:
         layered = PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type

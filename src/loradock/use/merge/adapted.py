@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
-from loradock.model import adapter_tensors, patterns
+from loradock.model import adapter_tensors, new_tokens, patterns
 from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
 from loradock.model.patches import BUILDING
@@ -91,6 +91,8 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     embedding_name = next(name for name, module in model.named_modules() if module is embedding)
     files = _files(adapter / WEIGHTS)
     filled = adapter_tensors.fit_rows(model, {key: file.shape for key, file in files.items()}, adapter=adapter)
+    count = new_tokens.fit(model, checked, adapter=adapter)
+    shapes |= {f"{name}.weight": (count, *shapes[f"{name}.weight"][1:]) for name in new_tokens.ends(model)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tied targets and orientation: both are merged as PEFT computes them
         layered = _layered(model, settings, base)

@@ -73,7 +73,7 @@ def held_out(job: Job) -> list[Row]:
     config = recorded_config(job.record, job.given)
     fetching.refuse_data(config.data.sources)
     decisions = {decision["name"]: decision["value"] for decision in job.record["plan"]["decisions"]}
-    tokenizer = open_tokenizer(job.origin.base)
+    tokenizer = open_tokenizer(job.origin.base, add_tokens=config.tokenizer.add_tokens)
     facts = probe.gather(Host())
     corpus = prepare_corpus(config, tokenizer=tokenizer, max_length=decisions["max_length"], facts=facts)
     part = corpus.rows.validation if corpus.rows else None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from loradock import __version__
 from loradock.errors import ModelError, Problem
 from loradock.files import staged
+from loradock.model import new_tokens
 from loradock.training.run_dir.disk_space import before_output
 from loradock.use.merge import delta, experts, sidecar, tensors
 from loradock.use.merge.adapted import SETTINGS, WEIGHTS
@@ -145,7 +146,7 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
         )
     if step.kind != "merge":
         return value.to(dtype)
-    value = value.float()
+    value = new_tokens.widened(value.float(), step.shape[0]) if step.weight in adapted.rows else value.float()
     base_value = value.to(dtype, copy=True)
     if rows := adapted.rows.get(step.weight):  # first: where PEFT has both, LoRA is around the trained rows
         value[list(rows.places)] = tensors.read(adapted.files[rows.key]).float()

@@ -200,13 +200,20 @@ def _steps(
                 weight=name_pair,
                 entry=entry,
                 dtype=code,
-                shape=adapted_base.files[source].shape if source else entry.shape,
+                shape=_shape(name_pair, entry, adapted_base),
                 is_quantised=is_quantised,
                 is_transposed=quantised.get(name_pair, False),
                 source=source,
             )
         )
     return steps
+
+
+def _shape(weight: str, entry: Entry, adapted_base: Adapted) -> tuple[int, ...]:
+    """That of the result: with trained rows the embedding may have more rows than the base's."""
+    if source := adapted_base.whole.get(weight):
+        return adapted_base.files[source].shape
+    return adapted_base.names[weight] if weight in adapted_base.rows else entry.shape
 
 
 def _change(weight: str, adapted_base: Adapted) -> str:
