@@ -87,8 +87,9 @@ def test_a_short_run_keeps_its_plan_where_all_of_a_kind_costs_little(monkeypatch
     few = Cadence(log=1, evaluate=2, save=2)
     for steps, kept in ((40, True), (4000, False)):
         costs: list[tuple[Kind, float]] = [("evaluate", 0.09), ("save", 0.02)] * 2
-        cadence, _ = spaced(monkeypatch, *AUTO, step_seconds=0.01, costs=costs, planned=few, steps=steps)
+        cadence, told = spaced(monkeypatch, *AUTO, step_seconds=0.01, costs=costs, planned=few, steps=steps)
         assert (cadence == few) == kept
+        assert told[-1].why.endswith("of the time, 2.2 s of the run" if kept else "of the time, 5 % at most")
 
 
 def test_a_setting_stays_whatever_it_costs_and_the_other_one_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -89,6 +89,9 @@ class Spacing:
     def _why(self, step_seconds: float) -> str:
         costs = [f"{TAKES[kind]} {duration_text(seconds)}" for kind, seconds in self.seconds.items()]
         share = sum(seconds / vars(self.cadence)[kind] for kind, seconds in self.seconds.items()) / step_seconds
+        limit = f"{percent(SHARE)} at most"
+        if share > SHARE and all(self.free[kind] for kind in self.seconds):
+            limit = f"{duration_text(share * step_seconds * self.steps)} of the run"
         why = f"{', '.join(costs)}, a step {duration_text(step_seconds)}: {percent(share, digits=1)} of the time"
         staying = [STAYS[kind] for kind in self.free if kind in self.kinds and not self.free[kind]]
-        return f"{why}, {percent(SHARE)} at most" + (f"; {staying[0]} stay as they are" if staying else "")
+        return f"{why}, {limit}" + (f"; {staying[0]} stay as they are" if staying else "")
