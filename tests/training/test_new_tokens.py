@@ -104,7 +104,7 @@ def test_a_run_reads_each_as_one_token_and_trains_its_rows_alone(trained: Traine
     assert sorted(saved) == [f"base_model.model.{name}.token_adapter.trainable_tokens_delta" for name in modules]
     base: Any = AutoModelForCausalLM.from_pretrained(trained.base, dtype=torch.float32)
     before = {name: weight.detach().clone() for name, weight in base.named_parameters(remove_duplicate=False)}
-    begun = new_tokens.put_rows(base, base_of(trained.base), TOKENS)
+    begun = new_tokens.put_rows(base, open_tokenizer(base_of(trained.base)), TOKENS)
     assert list(begun) == sorted(modules, reverse=True)
     for name in modules:
         weight = base.get_submodule(name).weight

@@ -11,6 +11,7 @@ from loradock.errors import ModelError, NoCheckpoint
 from loradock.model import adapter_tensors, architecture, new_tokens, published
 from loradock.model.experts import layout, peft_layers
 from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
+from loradock.model.tokenizer import open_tokenizer
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -36,7 +37,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
 
     lora, tokens = config.lora, config.tokenizer.add_tokens
     set_seed(config.train.seed)
-    rows = new_tokens.put_rows(model, base, tokens) if tokens else None
+    rows = new_tokens.put_rows(model, open_tokenizer(base), tokens) if tokens else None
     expected = resolve_targets(lora.targets, linear_shapes(model), model)
     modules, parameters = _targets(model, config, expected, base=base)
     settings = LoraConfig(

@@ -56,11 +56,11 @@ def pieces_of(tokenizer: Any, tokens: Sequence[str]) -> tuple[tuple[int, ...], .
     return tuple(tuple(tokenizer(token, add_special_tokens=False)["input_ids"]) for token in tokens)
 
 
-def put_rows(model: Any, base: BaseModel, tokens: Sequence[str]) -> dict[str, list[int]]:
-    """Give a base in memory its rows of new tokens, in place: PEFT's trainable_token_indices, by module."""
-    from loradock.model.tokenizer import open_tokenizer
+def put_rows(model: Any, tokenizer: Any, tokens: Sequence[str]) -> dict[str, list[int]]:
+    """Give a base in memory its rows of new tokens, in place: PEFT's trainable_token_indices, by module.
 
-    tokenizer = open_tokenizer(base)
+    `tokenizer`: the base's; it has the tokens from here on.
+    """
     pieces = pieces_of(tokenizer, tokens)
     ids = list(add(tokenizer, tokens).values())
     widen(model, max(ids) + 1)
