@@ -8,6 +8,7 @@ same rows; a head of its own gets rows of its own, or it could not tell new toke
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -34,9 +35,9 @@ def add(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:
     vocabulary = tokenizer.get_vocab()
     if known := [token for token in tokens if token in vocabulary]:
         problems = [Problem(what=f"{token!r} is token {vocabulary[token]}") for token in known]
-        remaining = ", ".join(repr(token) for token in tokens if token not in vocabulary)
+        remaining = json.dumps([token for token in tokens if token not in vocabulary], ensure_ascii=False)
         what = f"{KEY}: {len(known)} of {len(tokens)} are in the vocabulary, and have rows that the base trained"
-        raise ModelError(what, hint=f"--set {shlex.quote(f'{KEY}=[{remaining}]')}", problems=problems)
+        raise ModelError(what, hint=f"--set {shlex.quote(f'{KEY}={remaining}')}", problems=problems)
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens])
     ids = ids_of(tokenizer, tokens)
     if wrong := [
