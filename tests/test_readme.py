@@ -1,7 +1,7 @@
 """Every command in README.md's code blocks, as it stands there: run, or in a table with the reason why not.
 
 They run in one folder that has what the README names, with a tiny model in the place of the large ones; `scripts/run`
-there starts this Python (what it does besides is for test_repo_scripts).
+there starts this Python (what it does besides is for test_repo_scripts), or is forked from one that has all imported.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ import shlex
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
+from faults.door import door
+from faults.forking import Forking
 from proven import knowing, unchecked
 from tiny import make_llama, write_pairs, write_rows
 
@@ -95,7 +98,8 @@ def place(llama: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "src" / "loradock" / "demo").mkdir(parents=True)
     shutil.copy(ROOT / "src" / "loradock" / "demo" / "heldout.jsonl", folder / "src" / "loradock" / "demo")
     (folder / "scripts").mkdir()
-    for name, does in (("run", f'exec {shlex.quote(sys.executable)} -m loradock "$@"'), ("real-model", "echo ./base")):
+    cold = f'exec ${{LORADOCK_TESTS_RUN:-{shlex.quote(sys.executable)} -m loradock}} "$@"'
+    for name, does in (("run", cold), ("real-model", "echo ./base")):
         script = folder / "scripts" / name
         script.write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
         script.chmod(0o755)
@@ -109,14 +113,21 @@ def typed(command: str, place: Path, **variables: str) -> subprocess.CompletedPr
 
 
 @pytest.fixture(scope="module")
-def trained(place: Path) -> Path:
+def forked(forking: Forking) -> Iterator[dict[str, str]]:
+    """The variable with which `scripts/run` takes none of the seconds of a cold start."""
+    with door(forking) as words:
+        yield {"LORADOCK_TESTS_RUN": " ".join(words)}
+
+
+@pytest.fixture(scope="module")
+def trained(place: Path, forked: dict[str, str]) -> Path:
     """The folder after one of its trainings, with a copy of the run under the other name that a report is made of.
 
     The demo is trained for a few steps, too; tests/merge/test_demo.py trains it whole.
     """
     demo = f"scripts/run train --demo --set train.max_steps=4 {unchecked('the README does not type it')}"
-    for command in (TRAINS, demo):
-        done = typed(command, place)
+    for command, variables in ((TRAINS, {}), (demo, forked)):
+        done = typed(command, place, **variables)
         assert done.returncode == 0, done.stdout + done.stderr
     shutil.copytree(place / "runs" / "second", place / "runs" / "first")
     return place
@@ -152,13 +163,14 @@ def test_each_command_has_options_that_there_are(
 
 
 @pytest.mark.parametrize("command", [each for each in COMMANDS if each not in (*SLOW, *NOT_RUN, TRAINS)])
-def test_a_command_of_the_readme_does_what_it_says(command: str, trained: Path) -> None:
-    done = typed(command, trained)
+def test_a_command_of_the_readme_does_what_it_says(command: str, trained: Path, forked: dict[str, str]) -> None:
+    """A training starts cold: a forked one is another Python, for which nothing is proven, and looks at all again."""
+    done = typed(command, trained, **({} if " train " in command else forked))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_same_training_again_shows_that_it_is_finished(trained: Path) -> None:
-    done = typed(TRAINS, trained)
+def test_the_same_training_again_shows_that_it_is_finished(trained: Path, forked: dict[str, str]) -> None:
+    done = typed(TRAINS, trained, **forked)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "is finished" in done.stdout + done.stderr
 
@@ -172,8 +184,10 @@ def test_a_slow_command_of_the_readme_does_what_it_says(command: str, place: Pat
     assert done.returncode in expected, done.stdout + done.stderr
 
 
-def test_the_question_of_the_chat_example_has_the_form_of_the_demos_training_rows(place: Path) -> None:
-    piped = typed(ASKED.split(" | ")[0], place).stdout.replace("\\\n", "\n").strip()
+def test_the_question_of_the_chat_example_has_the_form_of_the_demos_training_rows(
+    place: Path, forked: dict[str, str]
+) -> None:
+    piped = typed(ASKED.split(" | ")[0], place, **forked).stdout.replace("\\\n", "\n").strip()
     instruction, words = piped.split("\n\n")
     row = {"instruction": instruction, "input": words, "output": ANSWERED}
     assert alpaca.conversation(row).messages[0].content == piped
