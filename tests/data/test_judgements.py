@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,11 @@ from click.testing import CliRunner
 from whole_runs import train
 
 from loradock.cli import cli
+from loradock.config.load import load
 from loradock.config.sections.data import SourceConfig
-from loradock.data.formats.base import Completion, Conversation, Judgement
+from loradock.data.formats import named
+from loradock.data.formats.base import Completion, Conversation, Judgement, PreferencePair
+from loradock.data.remarks import as_turns
 from loradock.data.sources import format_of, samples
 from loradock.errors import ConfigError, DataError, Problem
 
@@ -204,3 +208,24 @@ def test_statistics_count_the_labels_and_take_several_answers_of_a_prompt_as_the
     found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).stdout)
     assert found["labels"] == {"desirable": 3, "undesirable": 2}
     assert "other-answer" not in [each["name"] for each in found["suspicions"]]
+
+
+@pytest.mark.parametrize(("row", "loss"), [
+    ({"prompt": "Two", "completion": " lamp", "thumbs_up": True}, "kto"),
+    ({"prompt": "Two", "chosen": " lamp", "rejected": " cat"}, "dpo"),
+])  # fmt: skip
+def test_the_advice_to_train_with_the_template_is_one_that_can_be_followed(
+    row: dict[str, Any], loss: str, tmp_path: Path, llama: Path
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    read(file, *[row] * 2)
+    mapped = {"fields": {"label": "thumbs_up"}} if loss == "kto" else {}
+    source = SourceConfig(path=str(file), **mapped)
+    advice = as_turns(source, named(format_of(source)), index=0)
+    settings = [word for word in shlex.split(advice) if word.startswith("data.")]
+    shortcuts = {"--model": str(llama), "--data": [str(file)]}
+    (followed,) = load(None, overrides=settings, shortcuts=shortcuts).config.data.sources
+    for _, sample in samples(followed):
+        assert isinstance(sample, Judgement | PreferencePair)
+        assert isinstance(sample.answered, Conversation)
+        assert [turn.content for turn in sample.answered.messages] == ["Two", " lamp"]

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from loradock.config.sections.data import SourceConfig
+from loradock.data.formats import Format, named
 from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import CONTROL, ChatTemplate
@@ -28,8 +29,7 @@ SENTENCES = {
     "are learned, while each answer that a model is asked for is the last one: --set data.loss=completion learns the "
     "last answer of each row alone",
     PROMPTED: "prompt and completion are text, trained without the model's own chat template, which `chat` and every "
-    "server will write around a question. With it: --set data.sources.{detail}.format=alpaca "
-    "--set 'data.sources.{detail}.fields={{instruction: {prompt}, output: {completion}}}'",
+    "server will write around a question. {detail}",
 }
 """Warnings."""
 NOTES = {
@@ -49,19 +49,36 @@ def of_source(counts: Counter[Remark], index: int) -> Counter[Remark]:
 
 
 def of_rows(
-    counts: Counter[Remark], *, rows: int, sources: Sequence[SourceConfig], template: ChatTemplate, has_own: bool
+    counts: Counter[Remark],
+    *,
+    rows: int,
+    sources: Sequence[SourceConfig],
+    formats: Sequence[str],
+    template: ChatTemplate,
+    has_own: bool,
 ) -> Iterator[str]:
-    """The sentences about the rows of an entry; `has_own`: the tokenizer brings a chat template."""
+    """The sentences about the rows of an entry; `formats`: of its sources. `has_own`: the tokenizer has a template."""
     for remark, count in sorted(counts.items()):
         given = {"template": template.name, "detail": json.dumps(remark.detail, ensure_ascii=False)}
         if remark.name == PROMPTED:
             if not has_own:
                 continue
-            fields = sources[int(remark.detail)].fields
-            given |= {name: fields.get(name, name) for name in ("prompt", "completion")} | {"detail": remark.detail}
+            index = int(remark.detail)
+            given["detail"] = as_turns(sources[index], named(formats[index]), index=index)
         is_warning = remark.name in SENTENCES
         told = (SENTENCES if is_warning else NOTES)[remark.name].format(**given)
         yield f"{'warning: ' if is_warning else ''}in {count:,} of {rows:,} rows {told}"
+
+
+def as_turns(source: SourceConfig, format: Format, *, index: int) -> str:
+    """What to type so that the chat template is written around the texts of a source."""
+    if not format.as_turns:
+        return "With it: rows of turns (docs/data.md)"
+    fields = {own: source.fields.get(name, name) for name, own in format.as_turns.items()}
+    fields |= {name: column for name, column in source.fields.items() if name not in format.as_turns}
+    mapped = ", ".join(f"{name}: {column}" for name, column in fields.items())
+    key = f"data.sources.{index}"
+    return f"With it: --set {key}.format={format.turned or format.name} --set '{key}.fields={{{mapped}}}'"
 
 
 def of_template(template: ChatTemplate, *, vocabulary: str) -> Iterator[str]:

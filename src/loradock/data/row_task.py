@@ -91,7 +91,8 @@ class Task:
         if manifest["samples"] < manifest["rows"] and self.reasoning == "all_turns":
             yield f"{manifest['samples']:,} rows became {manifest['rows']:,} documents (data.reasoning all_turns)"
         counts = Counter({Remark(name, detail): count for name, detail, count in manifest["remarks"]})
-        about = {"rows": manifest["rows"], "sources": sources, "template": self.template}
+        formats = [contents["format"] for contents in manifest["contents"]]
+        about = {"rows": manifest["rows"], "sources": sources, "formats": formats, "template": self.template}
         if self.tools == "text" and not counts[Remark(remarks.TOOLS)]:
             yield "data.tools has no effect: no row has definitions, calls or results of tools"
         yield from remarks.of_rows(counts, **about, has_own=bool(self.spec.own_template.text))

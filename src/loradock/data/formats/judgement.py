@@ -65,6 +65,7 @@ def _with_label(name: str, column: str) -> Format:
         convert=lambda row: _judged(row, column),
         example=f'{{"prompt": "Two and two?", "completion": "Four.", "{column}": true}}',
         fits=fits,
+        as_turns=prompt_completion.FORMAT.as_turns,
     )
 
 

@@ -147,6 +147,7 @@ FORMAT = Format(
     required=("chosen", "rejected"),
     kind="preferences",
     convert=pair_of,
+    as_turns={"prompt": "question"},
     example='{"question": "Two and two?", "chosen": "Four.", "rejected": "Five."}',
 )
 SWIFT = Format(

@@ -43,6 +43,8 @@ FORMAT = Format(
     fields=("prompt", "completion", "tools"),
     required=("prompt", "completion"),
     answer="completion",
+    as_turns={"prompt": "instruction", "completion": "output"},
+    turned="alpaca",
     convert=_convert,
     example='{"prompt": "Two and two is", "completion": " four."}',
 )
