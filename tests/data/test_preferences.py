@@ -18,6 +18,8 @@ from loradock.commands.plan import described_facts
 from loradock.config.load import load
 from loradock.data.corpus import Corpus, by_kind, prepare_corpus
 from loradock.data.formats import Completion, Conversation, PreferencePair
+from loradock.data.preferences.judgements import prompts_of
+from loradock.data.samples.judgements import JudgementSamples
 from loradock.data.samples.preferences import PreferenceSamples
 from loradock.errors import ConfigError, DataError, Problem
 from loradock.machine import Host, probe
@@ -128,6 +130,20 @@ def pairs_of(made: Corpus) -> PreferenceSamples:
 
 
 ROW = {"prompt": "one two", "chosen": " three", "rejected": " four five"}
+
+
+def test_labelled_answers_to_one_prompt_are_held_out_together(tmp_path: Path) -> None:
+    """Two answers are asked for: of each of six prompts there are three, in rows of their own."""
+    rows = [{"prompt": f"{n % 6} stones", "completion": f" lamp {n}", "label": n < 9} for n in range(18)]
+    settings = ("preference.loss=kto", "data.validation=2")
+    made = corpus(*rows, folder=tmp_path, settings=settings).leading
+    assert isinstance(made, JudgementSamples)
+    assert made.validation is not None
+    held_out, trained = (prompts_of(made.train.prepared, part.fitted.rows) for part in (made.validation, made.train))
+    assert (len(held_out), len(set(held_out))) == (3, 1)
+    assert (len(trained), len(set(trained))) == (15, 5)
+    with pytest.raises(ConfigError, match="asks for 2 of 18 rows, which all belong together"):
+        corpus(*({**row, "prompt": "stones"} for row in rows), folder=tmp_path, settings=settings)
 
 
 def test_equal_and_over_long_pairs_are_left_out_counted_and_bounded(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -27,11 +27,19 @@ ONE_ROW = "--set data.validation=0, or a separate file: one row cannot be held o
 _SPLIT, _ORDER, _SHARE = 1, 2, 3
 
 
-def split(prepared: Prepared, *, validation: float, seed: int, samples: Int64 | None = None) -> tuple[Int64, Int64]:
+def split(
+    prepared: Prepared,
+    *,
+    validation: float,
+    seed: int,
+    samples: Int64 | None = None,
+    groups: Callable[[Int64], Int64] | None = None,
+) -> tuple[Int64, Int64]:
     """(training samples, validation samples), ascending: a share below 1 or a number, from each source in proportion.
 
     A sample is a row, whose documents stay together (`prepared.firsts`). `samples` (ascending): those that there are to
-    divide, else all. Raises ConfigError where one side would be empty.
+    divide, else all. `groups`: a number of each, equal for samples of one source that stay together; with it as many
+    are held out as are asked for, or the rest of a group more. Raises ConfigError where one side would be empty.
     """
     firsts = prepared.firsts
     samples = np.arange(len(firsts), dtype=np.int64) if samples is None else samples
@@ -48,8 +56,24 @@ def split(prepared: Prepared, *, validation: float, seed: int, samples: Int64 | 
     sizes = [stop - start for start, stop in pairwise([*starts, len(samples)])]
     for index, (start, size, count) in enumerate(zip(starts, sizes, _proportional(sizes, wanted), strict=True)):
         rng = np.random.default_rng([seed, _SPLIT, index])
-        is_held_out[start + rng.permutation(size)[:count]] = True
+        if groups:
+            is_held_out[start : start + size] = _of_whole_groups(groups(samples[start : start + size]), count, rng)
+        else:
+            is_held_out[start + rng.permutation(size)[:count]] = True
+    if is_held_out.all():
+        what = f"data.validation: {validation:g} asks for {wanted} of {len(samples)} rows, which all belong together"
+        raise ConfigError(what, hint=ONE_ROW)
     return samples[~is_held_out], samples[is_held_out]
+
+
+def _of_whole_groups(groups: Int64, wanted: int, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[np.bool_]]:
+    """Bool [samples]: those of whole groups, drawn until there are as many as are wanted."""
+    _, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
+    order = rng.permutation(len(sizes))
+    before = np.cumsum(sizes[order]) - sizes[order]
+    is_taken = np.zeros(len(sizes), dtype=np.bool_)
+    is_taken[order[before < wanted]] = True
+    return is_taken[group]
 
 
 def _proportional(sizes: list[int], wanted: int) -> list[int]:

@@ -6,6 +6,7 @@ step, each with an answer of the same step that was given to another prompt.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Self
@@ -64,6 +65,17 @@ def pairs_among(prepared: Prepared, fitted: Fitted) -> Int64:
     rejected = np.flatnonzero(prepared.roles[fitted.rows] == REJECTED)
     rejected = rejected[fitted.rows[rejected - 1] == fitted.rows[rejected] - 1]
     return np.stack([rejected - 1, rejected], axis=1)
+
+
+def prompts_of(prepared: Prepared, samples: Int64) -> Int64:
+    """A number of each sample's prompt, int64 [samples]: equal for answers to the same one."""
+    numbers: dict[bytes, int] = {}
+    found: list[int] = []
+    for row in prepared.firsts[samples].tolist():
+        ids, mask = prepared.row(row)
+        prompt = hashlib.sha256(ids[: int(mask.argmax())].tobytes()).digest()
+        found.append(numbers.setdefault(prompt, len(numbers)))
+    return np.array(found, dtype=np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

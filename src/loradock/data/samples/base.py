@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar, Self
 
 from loradock.catalog.samples import KINDS, SampleKind
@@ -75,15 +76,30 @@ class Preparing:
         trained, judged = made
         return trained, judged
 
-    def divided(self, data: DataConfig, task: Callable[[DataConfig, TokenizerSpec], Work]) -> Division:
-        """The sources without short rows and copies, and what is held out of them or beside them."""
+    def divided(
+        self,
+        data: DataConfig,
+        task: Callable[[DataConfig, TokenizerSpec], Work],
+        *,
+        groups: Callable[[Prepared, Int64], Int64] | None = None,
+    ) -> Division:
+        """The sources without short rows and copies, and what is held out of them or beside them.
+
+        `groups`: of samples, as `select.split` takes it.
+        """
         trained, apart = self.with_held_out(data, task)
         selection = selected(trained, data, deduplicate=data.deduplicate)
         if apart:
             judged = (apart, selected(apart, data).samples)
             return Division(prepared=trained, samples=selection.samples, judged=judged, selection=selection)
         assert isinstance(data.validation, int | float)
-        samples, held_out = split(trained, validation=data.validation, seed=data.seed, samples=selection.samples)
+        samples, held_out = split(
+            trained,
+            validation=data.validation,
+            seed=data.seed,
+            samples=selection.samples,
+            groups=groups and partial(groups, trained),
+        )
         judged = (trained, held_out) if len(held_out) else None
         return Division(prepared=trained, samples=samples, judged=judged, selection=selection)
 

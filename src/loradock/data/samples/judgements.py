@@ -15,7 +15,14 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
-from loradock.data.preferences.judgements import JudgementDraw, JudgementTask, JudgementTurns, desirable, pairs_among
+from loradock.data.preferences.judgements import (
+    JudgementDraw,
+    JudgementTask,
+    JudgementTurns,
+    desirable,
+    pairs_among,
+    prompts_of,
+)
 from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
 from loradock.data.read import read
@@ -74,6 +81,7 @@ class JudgementSamples(RowSamples):
     task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = JudgementTask.of
     draw: ClassVar[Callable[..., Draw]] = JudgementDraw
     in_turns: ClassVar[Callable[..., Turns]] = JudgementTurns
+    groups: ClassVar[Callable[[Prepared, Int64], Int64] | None] = staticmethod(prompts_of)
 
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:

@@ -68,6 +68,7 @@ class RowSamples(SampleSet):
     task: ClassVar[Callable[[DataConfig, TokenizerSpec], Work]] = Task.of
     draw: ClassVar[Callable[..., Draw]] = RowDraw
     in_turns: ClassVar[Callable[..., Turns]] = RowTurns
+    groups: ClassVar[Callable[[Prepared, Int64], Int64] | None] = None
     train: RowPart
     validation: RowPart | None
     chat: ChatTemplate
@@ -76,7 +77,7 @@ class RowSamples(SampleSet):
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; rows are fitted to `preparing.max_length`."""
         data = config.data
-        division = preparing.divided(data, cls.task)
+        division = preparing.divided(data, cls.task, groups=cls.groups)
         trained, judged = division.prepared, division.judged
         chosen = trained.documents_of(division.samples)
         limit = preparing.max_length
