@@ -146,6 +146,27 @@ def test_labelled_answers_to_one_prompt_are_held_out_together(tmp_path: Path) ->
         corpus(*({**row, "prompt": "stones"} for row in rows), folder=tmp_path, settings=settings)
 
 
+def test_one_equal_pair_beside_labelled_answers_is_left_out(tmp_path: Path) -> None:
+    labelled = [{"prompt": f"{n} stones", "completion": " lamp", "label": True} for n in range(19)]
+    files = [
+        written(tmp_path / "labelled.jsonl", *labelled),
+        written(tmp_path / "pairs.jsonl", {**ROW, "rejected": " three"}),
+    ]
+    asked = ["objective=preference", "preference.loss=kto", f"data.cache={tmp_path / 'cache'}"]
+
+    def prepared(allowed: float) -> Corpus:
+        shortcuts = {"--model": str(BASE), "--data": list(map(str, files))}
+        config = load(None, overrides=[*asked, f"data.max_dropped={allowed}"], shortcuts=shortcuts).config
+        tokenizer = AutoTokenizer.from_pretrained(BASE)
+        return prepare_corpus(config, tokenizer=tokenizer, max_length=64, facts=probe.gather(Host()))
+
+    samples = prepared(0.05).leading
+    assert isinstance(samples, JudgementSamples)
+    assert (samples.train.equal, len(samples.train.fitted.rows)) == (1, 19)
+    with pytest.raises(DataError, match=r"1 of 20 pairs and answers \(5.0%\) would be left out"):
+        prepared(0.04)
+
+
 def test_equal_and_over_long_pairs_are_left_out_counted_and_bounded(tmp_path: Path) -> None:
     rows = [*[ROW] * 38, {**ROW, "chosen": " same", "rejected": " same"}, {**ROW, "rejected": " long" * 100}]
     made = pairs_of(corpus(*rows, folder=tmp_path))

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,8 +22,10 @@ from transformers import LlamaForCausalLM
 
 from loradock.cli import cli
 from loradock.errors import DataError, DiskFull, ModelError, UsageError
+from loradock.use.inference.answer_file import Asked, read_tasks
 from loradock.use.inference.opener import Opened
 from loradock.use.inference.requests import key_of, sample_of
+from loradock.use.inference.sampling import Sampling
 
 QUESTION = {"role": "user", "content": "lamp stone"}
 SHAPES: dict[str, dict[str, Any]] = {
@@ -123,6 +126,17 @@ def test_empty_answers_are_told_and_prompts_without_the_template_are_the_reason(
     if has_template:
         subprocess.run(["bash", "-c", command], cwd=tmp_path, check=True)
         assert lines(tmp_path / "in.new.jsonl") == [{"text": "lamp"}, {"text": "stone"}]
+
+
+@pytest.mark.parametrize("was_trained_on_turns", [True, False])
+def test_texts_are_asked_as_they_are_of_what_was_trained_on_texts(was_trained_on_turns: bool, tmp_path: Path) -> None:
+    """So that they are no reason for an empty answer. The model does nothing here, and is none."""
+    lineage = SimpleNamespace(conversations=was_trained_on_turns, readings=())
+    prompts = SimpleNamespace(has_template=True, prompt_of=lambda _: [1])
+    opened: Any = SimpleNamespace(origin=SimpleNamespace(lineage=lineage), prompts=prompts)
+    asked = Asked(max_new_tokens=4, samples=1, sampling=Sampling(), batch_tokens=64)
+    (task,) = read_tasks(opened, write(tmp_path / "in.jsonl", [{"prompt": "lamp"}]), asked)
+    assert task.raw_column == ("prompt" if was_trained_on_turns else "")
 
 
 def test_a_model_without_a_template_is_given_raw_text_and_refuses_turns(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
-from tiny import make_llama
+from safetensors.torch import load_file, save_file
+from tiny import BASE, copy_tree, make_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from whole_runs import adapter_bytes, losses, train
 
@@ -68,13 +69,15 @@ def trained(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     is_tied = request.param.startswith("tied")
     more = {} if is_tied else {"vocab_size": rows_of_demo() + SPARE}
     base = make_llama(place / "base", tie_word_embeddings=is_tied, **more)
+    if is_tied:  # some publish the tied head beside the embedding
+        weights = load_file(base / "model.safetensors")
+        both = weights | {"lm_head.weight": weights["model.embed_tokens.weight"].clone()}
+        save_file(both, base / "model.safetensors", metadata={"format": "pt"})
     result = train(place / "run", *RUN, model=base, data=go)
     return Trained(result=result, base=base, is_tied=is_tied, has_room=not is_tied)
 
 
 def rows_of_demo() -> int:
-    from tiny import BASE
-
     return len(AutoTokenizer.from_pretrained(BASE))
 
 
@@ -168,6 +171,37 @@ def test_a_run_that_begins_with_such_an_adapter_has_its_tokens(trained: Trained,
     assert losses(result)[0] < losses(trained.result)[0] - 0.2
 
 
+def test_an_adapters_tokens_may_be_stated_again_and_no_others(trained: Trained, go: Path, tmp_path: Path) -> None:
+    """A configuration that was written out, as `reproduce` writes it, states them."""
+    first = f"lora.adapter={trained.result.adapter}"
+
+    def stated(tokens: Sequence[str]) -> RunConfig:
+        overrides = [first, f"tokenizer.add_tokens={json.dumps(tokens)}"]
+        shortcuts = {"--model": str(trained.base)}
+        return load(
+            None, overrides=overrides, shortcuts=shortcuts, needs_inputs=False, adapter_keys=continued.keys_of
+        ).config
+
+    assert stated(TOKENS).tokenizer.add_tokens == TOKENS
+    for others in (TOKENS[::-1], ()):
+        with pytest.raises(ConfigError, match=r"the adapter in lora\.adapter has"):
+            stated(others)
+    with pytest.raises(ModelError, match=r"the adapter in lora\.adapter has"):
+        train(
+            tmp_path / "run",
+            *RUN,
+            first,
+            f"tokenizer.add_tokens={json.dumps(TOKENS[::-1])}",
+            model=trained.base,
+            data=go,
+        )
+    nameless = copy_tree(trained.result.adapter, tmp_path / "nameless")
+    for file in nameless.glob("*token*.json"):
+        file.unlink()
+    with pytest.raises(ModelError, match="no tokenizer that says which they are"):
+        continued.keys_of(str(nameless))
+
+
 def test_a_checkpoint_that_is_exported_has_them(trained: Trained, tmp_path: Path) -> None:
     run = trained.result.directory
     with job.prepared(run, job.Asked(checkpoint=2)) as prepared:
@@ -221,9 +255,17 @@ def test_a_token_of_the_vocabulary_is_refused_and_the_rest_is_to_be_typed(llama:
     assert refused.value.hint == """--set 'tokenizer.add_tokens=["<go>"]'"""
 
 
+def test_a_token_that_a_byte_level_tokenizer_has_under_another_name_is_refused() -> None:
+    with pytest.raises(ModelError) as refused:
+        new_tokens.add(AutoTokenizer.from_pretrained(BASE), [" the", "<go>"])
+    assert "1 of 2 are in the vocabulary" in str(refused.value)
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
-def test_a_module_is_trained_whole_or_by_rows(module: str, tmp_path: Path) -> None:
-    base = make_llama(tmp_path / "base", tie_word_embeddings=False)
-    config = config_of(base, ADD, f"lora.modules_to_save=[{module}]")
-    with pytest.raises(ModelError, match=f"single rows of .*{module}"):
+def test_a_module_is_trained_whole_or_by_rows(module: str, is_tied: bool, tmp_path: Path) -> None:
+    base = make_llama(tmp_path / "base", tie_word_embeddings=is_tied)
+    config = config_of(base, ADD, f"lora.modules_to_save=[norm,{module}]")
+    with pytest.raises(ModelError, match=f"single rows of .*{module}") as refused:
         shape.inspect(source.find(config.model), config)
+    assert refused.value.hint == "--set lora.modules_to_save=[norm], or leave out tokenizer.add_tokens"

@@ -185,8 +185,12 @@ def _put_adapter_keys(layers: Layers, adapter_keys: AdapterKeys | None) -> None:
     if adapter_keys is None or not isinstance(given, str) or not given or _is_unsettled(layers, "lora.adapter"):
         return
     for key, value in adapter_keys(given).items():
-        origin, chosen = layers.origin_of(key), cast("dict[str, object]", lora).get(key.partition(".")[2])
-        if origin is not None and origin.is_choice and _as_set(chosen) != _as_set(value):
+        section, _, name = key.partition(".")
+        origin, values = layers.origin_of(key), layers.values.get(section)
+        chosen = cast("dict[str, object]", values).get(name) if isinstance(values, dict) else None
+        is_ordered = section == "tokenizer"  # rows belong to tokens by their order
+        is_same = chosen == value if is_ordered else _as_set(chosen) == _as_set(value)
+        if origin is not None and origin.is_choice and not is_same:
             what = f"{key} {chosen}: the adapter in lora.adapter has {value}, and the run continues it"
             layers.refuse(_path(key), origin, what, hint=f"leave out {key}")
         elif origin is None or not origin.is_choice:

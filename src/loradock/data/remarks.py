@@ -75,10 +75,12 @@ def as_turns(source: SourceConfig, format: Format, *, index: int) -> str:
     if not format.as_turns:
         return "With it: rows of turns (docs/data.md)"
     fields = {own: source.fields.get(name, name) for name, own in format.as_turns.items()}
-    fields |= {name: column for name, column in source.fields.items() if name not in format.as_turns}
+    turned = named(format.turned) if format.turned else format
+    others = {name: column for name, column in source.fields.items() if name not in format.as_turns}
+    fields |= {name: column for name, column in others.items() if name in turned.fields}
     mapped = ", ".join(f"{name}: {column}" for name, column in fields.items())
     key = f"data.sources.{index}"
-    return f"With it: --set {key}.format={format.turned or format.name} --set '{key}.fields={{{mapped}}}'"
+    return f"With it: --set {key}.format={turned.name} --set '{key}.fields={{{mapped}}}'"
 
 
 def of_template(template: ChatTemplate, *, vocabulary: str) -> Iterator[str]:

@@ -32,10 +32,9 @@ def add(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:
     """Add tokens to an opened tokenizer; {text: id}. ModelError for each that its vocabulary has, or does not read."""
     from tokenizers import AddedToken
 
-    vocabulary = tokenizer.get_vocab()
-    if known := [token for token in tokens if token in vocabulary]:
-        problems = [Problem(what=f"{token!r} is token {vocabulary[token]}") for token in known]
-        remaining = json.dumps([token for token in tokens if token not in vocabulary], ensure_ascii=False)
+    if known := _known(tokenizer, tokens):
+        problems = [Problem(what=f"{token!r} is token {number}") for token, number in known.items()]
+        remaining = json.dumps([token for token in tokens if token not in known], ensure_ascii=False)
         what = f"{KEY}: {len(known)} of {len(tokens)} are in the vocabulary, and have rows that the base trained"
         raise ModelError(what, hint=f"--set {shlex.quote(f'{KEY}={remaining}')}", problems=problems)
     tokenizer.add_tokens([AddedToken(token, normalized=False, special=False) for token in tokens])
@@ -45,6 +44,14 @@ def add(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:
     ]:
         raise ModelError(f"{KEY}: the tokenizer does not read {wrong[0]!r} as one token", hint="choose another text")
     return ids
+
+
+def _known(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:
+    """{text: id} of those that the vocabulary has, or reads as one token under another name (byte-level ones)."""
+    vocabulary, pieces = tokenizer.get_vocab(), pieces_of(tokenizer, tokens)
+    single = {token: each[0] for token, each in zip(tokens, pieces, strict=True) if len(each) == 1}
+    known = {token: vocabulary.get(token, single.get(token)) for token in tokens}
+    return {token: number for token, number in known.items() if number not in (None, tokenizer.unk_token_id)}
 
 
 def ids_of(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:
@@ -80,6 +87,12 @@ def ends(model: Any) -> dict[str, Any]:
     return {names[id(module)]: module for module in modules}
 
 
+def names_of_ends(model: Any) -> list[str]:
+    """The names of a bare model's embedding and head, tied or not."""
+    ends_of_model = (model.get_input_embeddings(), model.get_output_embeddings())
+    return [name for name, module in model.named_modules() if any(module is end for end in ends_of_model)]
+
+
 def check(config: RunConfig, base: BaseModel, model: Any) -> int:
     """Weights of the rows that are trained; 0 without new tokens. ModelError for a model that cannot have them.
 
@@ -92,11 +105,12 @@ def check(config: RunConfig, base: BaseModel, model: Any) -> int:
     if architecture.is_wrapper(base.config):
         what = f"{KEY}: {base.name} also reads images, audio or video, and rows are trained of models of text alone"
         raise ModelError(what, hint=hint)
-    modules = ends(model)
-    for name in modules:
-        if whole := [saved for saved in config.lora.modules_to_save if f".{name}".endswith(f".{saved}")]:
-            what = f"{KEY} trains single rows of {name}, and lora.modules_to_save all of it"
-            raise ModelError(what, hint=f"delete {whole[0]} from lora.modules_to_save, or leave out {KEY}")
+    names, modules = names_of_ends(model), ends(model)
+    saved = config.lora.modules_to_save
+    if whole := [each for each in saved if any(f".{name}".endswith(f".{each}") for name in names)]:
+        what = f"{KEY} trains single rows of {' and '.join(names)}, and lora.modules_to_save all of {', '.join(whole)}"
+        remaining = ", ".join(each for each in saved if each not in whole)
+        raise ModelError(what, hint=f"--set lora.modules_to_save=[{remaining}], or leave out {KEY}")
     if getattr(model.get_output_embeddings(), "bias", None) is not None:
         what = f"{KEY}: the head of {base.name} has a bias, which PEFT leaves out where it trains rows of the head"
         raise ModelError(what, hint=hint)

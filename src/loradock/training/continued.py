@@ -30,7 +30,7 @@ def directory_of(name: str) -> Path:
 
 
 def keys_of(name: str) -> dict[str, object]:
-    """The keys of `lora` that its settings decide. Raises as `directory_of` and `adapter_files.check`."""
+    """The keys that its settings decide. Raises as `directory_of`, `adapter_files.check` and `tokens_of`."""
     directory = directory_of(name)
     settings = adapter_files.check(directory)
     more = settings.model_extra or {}
@@ -44,17 +44,23 @@ def keys_of(name: str) -> dict[str, object]:
         "rslora": bool(more.get("use_rslora", False)),
         "modules_to_save": list(settings.modules_to_save or ()),
     }
-    if tokens := tokens_of(directory, settings):
-        keys["add_tokens"] = tokens
+    keys["add_tokens"] = tokens_of(directory, settings)
     if isinstance(settings.target_modules, list):
         keys["targets"] = sorted(settings.target_modules)
     return {f"{'tokenizer' if key == 'add_tokens' else 'lora'}.{key}": value for key, value in keys.items()}
 
 
 def tokens_of(directory: Path, settings: adapter_files.Settings) -> list[str]:
-    """The texts of the tokens whose rows an adapter trains, in the order of their ids."""
+    """The texts of the tokens whose rows an adapter trains, in the order of their ids.
+
+    ModelError where its tokenizer does not say them.
+    """
     ids = sorted(set[int]().union(*settings.places.values()))
-    return [token for number in ids if (token := tokenizer_files.token_of(directory, number)) is not None]
+    tokens = [token for number in ids if (token := tokenizer_files.token_of(directory, number)) is not None]
+    if len(tokens) < len(ids):
+        what = f"{directory} has rows of {len(ids)} new tokens, and no tokenizer that says which they are"
+        raise ModelError(what, hint=f"copy the tokenizer's files of the run into {directory}")
+    return tokens
 
 
 def identity_of(config: RunConfig) -> dict[str, str]:
@@ -76,6 +82,10 @@ def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
     if lineage and lineage.base_weights and lineage.base_weights != content.digest(base.weight_files):
         what = f"{directory} was trained on another base than {base.name}: the weight files differ"
         raise ModelError(what, hint=f"--model {lineage.base}")
+    theirs, ours = tokens_of(directory, adapter_files.check(directory)), list(config.tokenizer.add_tokens)
+    if theirs != ours:
+        what = f"tokenizer.add_tokens {ours}: the adapter in lora.adapter has {theirs}, and the run continues it"
+        raise ModelError(what, hint="leave out tokenizer.add_tokens")
     with regular.opened(directory / WEIGHTS) as stream:
         weights = stream.read()
     try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -80,6 +80,21 @@ def of_preferences(translation: Translation) -> None:
             values.pop(name, None)
 
 
+def of_new_tokens(translation: Translation) -> None:
+    """Where tokens are added, their rows alone are trained, and neither the embedding nor the head whole."""
+    saved = translation.values.get("lora.modules_to_save")
+    if saved is None or "tokenizer.add_tokens" not in translation.values:
+        return
+    remaining = [name for name in saved.value if name.rpartition(".")[2] not in ENDS]
+    if remaining != saved.value:
+        translation.leave(saved.origin, "tokenizer.add_tokens trains the rows of the new tokens, in place of all rows")
+        del translation.values["lora.modules_to_save"]
+        if remaining:
+            translation.values["lora.modules_to_save"] = replace(saved, value=remaining)
+
+
+ENDS = ("embed_tokens", "lm_head", "wte", "embed_in", "embed_out")
+"""What bases call their embedding and their head."""
 PAIRS_BY_NAME = "preference"
 """The format whose columns a file of theirs may name."""
 SOURCE_FORMAT = re.compile(r"data\.sources\.\d+\.format")
@@ -117,6 +132,7 @@ class Tool:
         for finish in self.finish:
             finish(translation)
         of_preferences(translation)
+        of_new_tokens(translation)
         return translation
 
 

@@ -95,14 +95,23 @@ class FittedPairs:
 
 
 def check_left_out(
-    left_out: int, *, pairs: int, max_dropped: float, reasons: Sequence[str], hints: Sequence[str] = ()
+    left_out: int,
+    *,
+    pairs: int,
+    max_dropped: float,
+    reasons: Sequence[str],
+    hints: Sequence[str] = (),
+    noun: str = "pairs",
 ) -> None:
-    """DataError where a larger share of the pairs than `max_dropped` is left out, or all; `hints` may keep some."""
+    """DataError where a larger share of the pairs than `max_dropped` is left out, or all; `hints` may keep some.
+
+    `noun`: what is counted, where it is not pairs alone.
+    """
     if left_out < pairs and left_out <= max_dropped * pairs:
         return
     share = left_out / max(1, pairs)
     allowed = f"allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}"
-    what = f"{left_out:,} of {pairs:,} pairs ({share:.1%}) would be left out: {'; '.join(reasons) or 'there is none'}"
+    what = f"{left_out:,} of {pairs:,} {noun} ({share:.1%}) would be left out: {'; '.join(reasons) or 'there is none'}"
     raise DataError(
         f"{what}; data.max_dropped allows {max_dropped:.0%}",
         hint=", or ".join([*hints, *([allowed] if left_out < pairs else [])])

@@ -59,7 +59,14 @@ class JudgementPart(RowPart):
         equal = int(is_equal.sum())
         reasons = [f"{equal:,} have two equal answers"]
         if equal:
-            check_left_out(equal, pairs=len(places), max_dropped=data.max_dropped, reasons=reasons)
+            others = len(part.fitted.rows) - places.size
+            check_left_out(
+                equal,
+                pairs=len(places) + others,
+                max_dropped=data.max_dropped,
+                reasons=reasons,
+                noun="pairs and answers" if others else "pairs",
+            )
         kept = np.ones(len(part.fitted.rows), dtype=np.bool_)
         kept[places[is_equal]] = False
         return replace(part, fitted=selected(part.fitted, kept), equal=equal)

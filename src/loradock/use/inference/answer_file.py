@@ -132,7 +132,7 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
             continue
         key = key_of(row.values, place)
         tools = row_sample.tools if isinstance(row_sample, Conversation) else ()
-        raw = raw_column(row.values, row_sample) if opened.prompts.has_template else ""
+        raw = raw_column(row.values, row_sample) if is_chat and opened.prompts.has_template else ""
         for sample in range(asked.samples):
             seed = seed_of(asked.sampling, row=key, sample=sample)
             yield Task(

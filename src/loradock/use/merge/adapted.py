@@ -92,7 +92,7 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     files = _files(adapter / WEIGHTS)
     filled = adapter_tensors.fit_rows(model, {key: file.shape for key, file in files.items()}, adapter=adapter)
     count = new_tokens.fit(model, checked, adapter=adapter)
-    shapes |= {f"{name}.weight": (count, *shapes[f"{name}.weight"][1:]) for name in new_tokens.ends(model)}
+    shapes |= {f"{name}.weight": (count, *shapes[f"{name}.weight"][1:]) for name in new_tokens.names_of_ends(model)}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tied targets and orientation: both are merged as PEFT computes them
         layered = _layered(model, settings, base)
