@@ -219,8 +219,7 @@ def test_the_advice_to_train_with_the_template_is_one_that_can_be_followed(
 ) -> None:
     file = tmp_path / "rows.jsonl"
     read(file, *[row] * 2)
-    mapped = {"fields": {"label": "thumbs_up"}} if loss == "kto" else {}
-    source = SourceConfig(path=str(file), **mapped)
+    source = SourceConfig(path=str(file), fields={"label": "thumbs_up"} if loss == "kto" else {})
     advice = as_turns(source, named(format_of(source)), index=0)
     settings = [word for word in shlex.split(advice) if word.startswith("data.")]
     shortcuts = {"--model": str(llama), "--data": [str(file)]}

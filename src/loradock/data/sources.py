@@ -61,8 +61,13 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
 def unmapped(row: Row, mapping: Mapping[str, str], *, index: int) -> str:
     """What to type where the first row of a source lacks mapped columns, and no other can be meant; else nothing."""
     missing = {field for field, column in mapping.items() if column not in row}
-    columns = renamed(mapping, row).keys() | missing
-    format = next((each for each in FORMATS if {*mapping} <= {*each.fields} and {*each.required} <= columns), None)
+    present = {*renamed(mapping, row)} - missing
+
+    def is_meant(format: Format) -> bool:
+        fields = {*format.fields}
+        return {*mapping} <= fields and {*format.required} <= present | missing and bool(fields & present)
+
+    format = next(filter(is_meant, FORMATS), None)
     if not missing or format is None or can_be(format, guess(format, row, mapping), row):
         return ""
     which = listed([mapping[field] for field in sorted(missing)])

@@ -117,7 +117,7 @@ def test_runs_are_listed_beside_one_that_was_edited(tmp_path: Path) -> None:
 
 
 def checkpoint(progress: Any) -> Checkpoint:
-    about = {"run_id": "1", "time": "", "fingerprint": {}, "files": {}}
+    about = {"run_id": "1", "time": "", "fingerprint": {}, "files": {}, "sizes_bytes": {}}
     return Checkpoint(path=Path("run/checkpoints/checkpoint-2"), step=2, progress=progress, **about)
 
 
