@@ -23,11 +23,13 @@ from loradock.env_check.base import Check, Finding, Intent, error, lasting_warni
 from loradock.env_check.child import Looked
 from loradock.env_check.kept import NAME, Kept
 from loradock.env_check.subjects import SUBJECTS
+from loradock.env_check.system.cache_places import inductor_default
 from loradock.facts import AttentionShape, Facts, Gpu
 from loradock.machine import Host, marks
 from loradock.machine.answers import GpuState
-from loradock.machine.library_variables import of_allocator, of_determinism
+from loradock.machine.library_variables import of_a_training
 from loradock.machine.lockfile import pins
+from loradock.plan.plan import Decision, Plan, draft
 
 KEPT = tuple(check for check in CHECKS if "moment" not in check.depends_on)
 BOOT, VERSION, CPU, LOOPBACK = (
@@ -96,16 +98,19 @@ class Setting:
     config: RunConfig
     facts: Facts
     shape: AttentionShape = field(default_factory=AttentionShape)
+    plan: Plan | None = None
 
     @property
     def site(self) -> Path:
         return self.host.site_packages()
 
+    @property
+    def intent(self) -> Intent:
+        here = self.folder
+        return Intent(output=here, cache=here, scratch=here, config=self.config, attention=self.shape, plan=self.plan)
+
     def kept(self, *, is_full: bool = False) -> Kept:
-        intent = Intent(
-            output=self.folder, cache=self.folder, scratch=self.folder, config=self.config, attention=self.shape
-        )
-        return Kept(self.folder / "cache", (self.host, self.facts, intent), is_full=is_full)
+        return Kept(self.folder / "cache", (self.host, self.facts, self.intent), is_full=is_full)
 
     def prove(self, *findings: Finding, checks: tuple[Check, ...] = KEPT) -> None:
         kept = self.kept(is_full=True)
@@ -328,9 +333,28 @@ def test_what_a_training_sets_itself_makes_none_stale(setting: Setting) -> None:
         setting.config = setting.config.model_copy(update={"deterministic": asked})
         setting.host.variables = {"PATH": os.environ["PATH"]}
         setting.prove()
-        setting.host.variables |= {**of_allocator({}), **of_determinism(asked)}
+        setting.host.variables = of_a_training(setting.host.variables, deterministic=asked)
         assert setting.stale() == {}
+    setting.host.variables["CUBLAS_WORKSPACE_CONFIG"] = ":16:8"  # a training sets its own
+    assert setting.stale() == {}
     setting.host.variables["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:False"
+    assert setting.stale().keys() == LOADING
+
+
+def test_what_env_check_proved_without_a_plan_a_training_takes_whose_plan_follows_the_rule(setting: Setting) -> None:
+    setting.prove()
+    optimizer = Decision(name="optimizer", value="adamw_torch_fused", why="the default")
+    for attention, stale in (("sdpa", set[str]()), ("eager", {"triton", "attention-kernels", "training"})):
+        setting.plan = draft([Decision(name="attention", value=attention, why="tested"), optimizer])
+        assert setting.stale().keys() - {"optimizer"} == stale
+
+
+def test_the_cache_that_torch_names_when_it_is_imported_makes_none_stale(setting: Setting) -> None:
+    setting.prove()
+    torch_sets = str(inductor_default(setting.host, setting.intent))
+    setting.host.variables["TORCHINDUCTOR_CACHE_DIR"] = torch_sets
+    assert setting.stale() == {}
+    setting.host.variables["TORCHINDUCTOR_CACHE_DIR"] = f"{torch_sets}-elsewhere"
     assert setting.stale().keys() == LOADING
 
 

@@ -21,7 +21,7 @@ from loradock.env_check.broken import broken
 from loradock.errors import EnvironmentUnfit
 from loradock.facts import Facts
 from loradock.machine import Host, patience
-from loradock.machine.library_variables import of_allocator, of_determinism
+from loradock.machine.library_variables import of_a_training
 from loradock.process import signals
 
 QUIET = {
@@ -46,13 +46,10 @@ class Looked:
 
 
 def of_a_check(machine: Machine) -> dict[str, str]:
-    """What a check has in its environment where that does not say it itself: what a training would set there.
-
-    So `train` computes under what `env-check` proved, and takes its verdicts.
-    """
+    """The environment of a check: that of a training, so that `train` computes under what `env-check` proved."""
     host, _, plan = machine
-    determinism = of_determinism(plan.config.deterministic) if plan.config else {}
-    return {**QUIET, **of_allocator(host.environ), **determinism}
+    deterministic = plan.config.deterministic if plan.config else False
+    return of_a_training({**QUIET, **host.environ}, deterministic=deterministic)
 
 
 class Child:
@@ -149,8 +146,7 @@ def _serve(pipe: Connection, machine: Machine) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals.SIGNALS)  # held while this process was started
-    for name, value in of_a_check(machine).items():
-        os.environ.setdefault(name, value)
+    os.environ.update(of_a_check(machine))
     while True:
         try:
             check = pipe.recv()

@@ -20,6 +20,9 @@ import loradock
 from loradock.catalog import optimizers
 from loradock.env_check.base import Intent, Subject
 from loradock.env_check.child import Machine, answered, of_a_check
+from loradock.env_check.compute.implementations import wanted
+from loradock.env_check.compute.places import places
+from loradock.env_check.system.cache_places import INDUCTOR, inductor_default
 from loradock.errors import InputMissing, LoradockError
 from loradock.facts import Facts
 from loradock.machine import Host, marks
@@ -146,8 +149,10 @@ def _modes(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def variables(host: Host, facts: Facts, plan: Intent) -> Any:
-    """The environment as a check has it, without what belongs to a terminal."""
-    environ = {**of_a_check((host, facts, plan)), **host.environ}
+    """The environment as a check has it, without what belongs to a terminal and what torch sets at its import."""
+    environ = of_a_check((host, facts, plan))
+    if environ.get(INDUCTOR) == str(inductor_default(host, plan)):
+        del environ[INDUCTOR]
     return sorted(
         (name, value)
         for name, value in environ.items()
@@ -178,9 +183,10 @@ def optimizer(host: Host, facts: Facts, plan: Intent) -> Any:
 
 
 def engine(host: Host, facts: Facts, plan: Intent) -> Any:
-    """Engine and compiler as configured, attention as planned."""
+    """Engine and compiler as configured, attention as planned, or as a plan would have it."""
     config = plan.config
-    return config and (config.engine, config.train.compile), plan.plan and plan.plan.attention.value
+    attention = [wanted(facts, plan, place) for place in places(facts, plan) if place.is_used]
+    return config and (config.engine, config.train.compile), attention
 
 
 def trackers(host: Host, facts: Facts, plan: Intent) -> Any:

@@ -20,13 +20,18 @@ READ_BY_LIBRARIES = (
 
 
 def of_determinism(asked: bool | str) -> dict[str, str]:
-    """What a training sets for `deterministic`, where the environment does not say it itself."""
+    """What a training sets for `deterministic`, in the place of what the environment says."""
     return (DETERMINISTIC if asked else {}) | (PORTABLE if asked == "portable" else {})
 
 
 def of_allocator(variables: Mapping[str, str]) -> dict[str, str]:
-    """What a training sets for torch's allocator."""
-    return {} if ALLOCATOR_TODAY in variables else ALLOCATOR
+    """What a training sets for torch's allocator, unless the environment says something about it."""
+    return {} if {ALLOCATOR_TODAY, *ALLOCATOR} & variables.keys() else ALLOCATOR
+
+
+def of_a_training(variables: Mapping[str, str], *, deterministic: bool | str) -> dict[str, str]:
+    """The variables as a training that is started here has them."""
+    return {**variables, **of_allocator(variables), **of_determinism(deterministic)}
 
 
 def recorded(variables: Mapping[str, str]) -> dict[str, str]:
@@ -36,4 +41,4 @@ def recorded(variables: Mapping[str, str]) -> dict[str, str]:
 
 def in_a_training(variables: Mapping[str, str], *, deterministic: bool | str) -> dict[str, str]:
     """What would be recorded of a training that is started here."""
-    return recorded({**of_allocator(variables), **of_determinism(deterministic), **variables})
+    return recorded(of_a_training(variables, deterministic=deterministic))

@@ -9,6 +9,8 @@ from loradock.env_check.base import Intent
 from loradock.facts import Facts
 from loradock.machine import Host
 
+INDUCTOR = "TORCHINDUCTOR_CACHE_DIR"
+
 
 @dataclass(frozen=True, kw_only=True)
 class CacheFolder:
@@ -26,15 +28,19 @@ def home_of(host: Host) -> str | None:
     return host.environ.get("HOME") or host.user_home()
 
 
+def inductor_default(host: Host, plan: Intent) -> Path:
+    """Where torch compiles to unless INDUCTOR says another folder; it sets the variable to this when it is imported."""
+    user = host.environ.get("LOGNAME") or host.environ.get("USER") or host.user_name() or "unknown"
+    return plan.scratch / f"torchinductor_{user}"
+
+
 def places(host: Host, plan: Intent) -> list[CacheFolder]:
     """The caches of a run, by the rules of the libraries that keep them."""
     environ = host.environ
     home = Path(home_of(host) or "/")
     cache = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
     has_cache = bool(environ.get("XDG_CACHE_HOME"))
-    user = environ.get("LOGNAME") or environ.get("USER") or host.user_name() or "unknown"
     hub = environ.get("HF_HOME")
-    inductor = environ.get("TORCHINDUCTOR_CACHE_DIR")
     triton = environ.get("TRITON_CACHE_DIR")
     return [
         CacheFolder(
@@ -45,8 +51,8 @@ def places(host: Host, plan: Intent) -> list[CacheFolder]:
         ),
         CacheFolder(
             what="code compiled by torch",
-            folder=Path(inductor or plan.scratch / f"torchinductor_{user}"),
-            variable="TORCHINDUCTOR_CACHE_DIR",
+            folder=Path(environ.get(INDUCTOR) or inductor_default(host, plan)),
+            variable=INDUCTOR,
             is_below_home=False,
         ),
         CacheFolder(
@@ -69,6 +75,6 @@ def is_needed(place: CacheFolder, host: Host, facts: Facts, plan: Intent) -> boo
     if place.variable == "HF_HOME":
         is_local = config is not None and host.exists(config.model.name)
         return not is_local and not host.exists(str(place.folder))
-    if place.variable == "TORCHINDUCTOR_CACHE_DIR":
+    if place.variable == INDUCTOR:
         return (config is not None and config.train.compile != "off") or not host.exists(f"{place.folder}/.")
     return plan.uses_gpu(facts)
