@@ -15,6 +15,7 @@ import argparse
 import fcntl
 import math
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -94,7 +95,8 @@ def wheels_in(folder: str) -> list[str]:
 
 
 def listing() -> None:
-    """Print the steps."""
+    """Print the steps; a reader that has enough, as `head`, ends it without a word."""
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for step in STEPS:
         questions = ", ".join(map(str, step.questions))
         print(f"{step.name:<22}{step.seconds:>4} s  {questions:<18}  {step.about}")

@@ -23,6 +23,13 @@ def test_what_is_neither_free_nor_anothers_is_cudas_own() -> None:
     assert found == replace(shared, memory_bytes=TOTAL, taken_bytes=20 * GIB, runtime_bytes=512 * MIB)
 
 
+def test_where_others_gave_memory_back_meanwhile_cudas_share_is_the_assumed_one() -> None:
+    shared = replace(H100, taken_bytes=20 * GIB)
+    found = of_device(shared, free=TOTAL - 18 * GIB, total=TOTAL)
+    assert found.runtime_bytes == memory.RUNTIME_BYTES // (32 * MIB) * 32 * MIB + 32 * MIB
+    assert found.taken_bytes == 18 * GIB - memory.RUNTIME_BYTES
+
+
 @pytest.mark.parametrize("part", [10 * GIB, 40 * GIB])
 def test_of_a_part_of_a_gpu_cudas_total_counts_and_nvmls_processes_do_not(part: int) -> None:
     whole = replace(H100, taken_bytes=30 * GIB)  # of the other instances, or of MPS' other clients

@@ -13,6 +13,7 @@ import torch
 
 from loradock.distributed import collectives
 from loradock.facts import Facts, Gpu
+from loradock.plan.memory import RUNTIME_BYTES
 
 PRODUCT = 256
 """Of the matrices whose product loads cuBLAS, and takes its workspace."""
@@ -46,10 +47,15 @@ def in_use(device: torch.device) -> tuple[int, int]:
 
 
 def of_device(gpu: Gpu, *, free: int, total: int) -> Gpu:
-    """The GPU as CUDA sees it: `runtime_bytes` is what neither the allocator nor, by NVML, another process holds."""
+    """The GPU as CUDA sees it: `runtime_bytes` is what neither the allocator nor, by NVML, another process holds.
+
+    Where others held more than is in use now, they gave memory back since, and CUDA's share of it is assumed.
+    """
     is_whole = abs(total - gpu.memory_bytes) <= SAME_SHARE * gpu.memory_bytes
-    taken = min(gpu.taken_bytes, total - free) if is_whole else 0
-    runtime = -(-(total - free - taken) // ROUNDED_TO) * ROUNDED_TO
+    taken, used = gpu.taken_bytes if is_whole else 0, total - free
+    if taken and taken >= used:
+        taken = max(0, used - RUNTIME_BYTES)
+    runtime = -(-(used - taken) // ROUNDED_TO) * ROUNDED_TO
     return replace(gpu, memory_bytes=total, taken_bytes=taken, runtime_bytes=runtime)
 
 
