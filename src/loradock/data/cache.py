@@ -10,6 +10,7 @@ An entry is a directory named by its key::
                                         shares its line with others; 0 where there is none
     roles.u8        uint8   [rows]      what the document is in its sample; one that is BEGINNING begins a sample
     manifest.json                       counts, rows per source, sha256 of every file and of itself
+    blocks.json                         where each block of rows lies, for an entry of other rows: see `blocks`
     verified.json                       of a large entry: which files were hashed, by size, time and inode
 """
 
@@ -41,6 +42,7 @@ BEGINNING = (FIRST, UNDESIRABLE)
 DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 VERIFIED = "verified.json"
+BLOCKS = "blocks.json"
 
 
 class CorruptEntry(Exception):
@@ -133,8 +135,10 @@ class EntryWriter:
         with writing(self._target.parent):
             self._streams[name].write(data)
 
-    def commit(self, **facts: Any) -> dict[str, Any]:
+    def commit(self, *, blocks: bytes, **facts: Any) -> dict[str, Any]:
         """Make the entry durable and visible under its key, with `facts` in its manifest, which is returned.
+
+        `blocks`: the content of BLOCKS.
 
         Where another process put the same entry there first, that one stays.
         """
@@ -145,12 +149,14 @@ class EntryWriter:
             "learned_tokens": self.learned_tokens,
             "samples": self.samples,
             "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in FILES.items()},
+            "blocks": hashlib.sha256(blocks).hexdigest(),
         }
         with writing(self._target.parent):
             for stream in self._streams.values():
                 stream.flush()
                 os.fsync(stream.fileno())
                 stream.close()
+            atomic_io.write(self._staged / BLOCKS, blocks)
             sealed = json.dumps({**manifest, "sha256": _manifest_digest(manifest)}, indent=1)
             atomic_io.write(self._staged / "manifest.json", sealed.encode())
             atomic_io.sync_folder(self._staged)

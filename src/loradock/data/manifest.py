@@ -51,6 +51,8 @@ class Manifest(_Kept):
     cut_documents: Count
     skipped_rows: Count = 0
     skipped: list[str] = []
+    maker: Digest | None = None
+    blocks: Digest | None = None
 
     @model_validator(mode="after")
     def is_consistent(self) -> Self:

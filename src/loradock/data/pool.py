@@ -1,4 +1,4 @@
-"""Chunks of samples -> chunks of tokens, in this process or over several, in order and with bounded memory."""
+"""Blocks of samples -> chunks of tokens, in this process or over several, in order and with bounded memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from loradock.config.sections.data import SourceConfig
@@ -21,7 +22,27 @@ Row = tuple[int | None, Sample]
 Refused = list[tuple[int | None, str]]
 Result = tuple[Chunk, Refused]
 Preparer = Callable[[list[Row]], Result]
+Known = Callable[["Block"], Chunk | None]
+"""The chunk of a block that was prepared before."""
 IN_FLIGHT_PER_WORKER = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Block:
+    """Consecutive rows of a source, and the digest of their samples."""
+
+    rows: list[Row]
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Done:
+    """A block, what it became, and which of its rows were refused; `is_new` unless it was prepared before."""
+
+    block: Block
+    chunk: Chunk
+    refused: Refused
+    is_new: bool
 
 
 class NamedTemplate(Protocol):
@@ -64,29 +85,46 @@ class Work(Protocol):
         ...
 
 
-def prepare_chunks(
-    task: Work, *, workers: int, stack: contextlib.ExitStack
-) -> Callable[[Iterable[list[Row]]], Iterator[Result]]:
-    """A function over chunks, in order; with more than one worker, processes that live as long as `stack`."""
+def prepare_blocks(
+    task: Work, *, workers: int, stack: contextlib.ExitStack, known: Known
+) -> Callable[[Iterable[Block]], Iterator[Done]]:
+    """A function over blocks, in order; with more than one worker, processes that live as long as `stack`."""
     if workers <= 1:
         preparer = task.preparer()
-        return lambda chunks: map(preparer, chunks)
+        return lambda blocks: (_taken(block, known) or _done(block, preparer(block.rows)) for block in blocks)
     executor = ProcessPoolExecutor(
         workers, mp_context=multiprocessing.get_context("spawn"), initializer=_start, initargs=(task,)
     )
     stack.callback(executor.shutdown, wait=True, cancel_futures=True)
-    return lambda chunks: _over_processes(executor, chunks, in_flight=IN_FLIGHT_PER_WORKER * workers)
+    return lambda blocks: _over_processes(executor, blocks, known=known, in_flight=IN_FLIGHT_PER_WORKER * workers)
 
 
-def _over_processes(executor: ProcessPoolExecutor, chunks: Iterable[list[Row]], *, in_flight: int) -> Iterator[Result]:
-    pending: deque[Future[Result]] = deque()
+def _taken(block: Block, known: Known) -> Done | None:
+    chunk = known(block)
+    return chunk and Done(block=block, chunk=chunk, refused=[], is_new=False)
+
+
+def _done(block: Block, result: Result) -> Done:
+    chunk, refused = result
+    return Done(block=block, chunk=chunk, refused=refused, is_new=True)
+
+
+def _over_processes(
+    executor: ProcessPoolExecutor, blocks: Iterable[Block], *, known: Known, in_flight: int
+) -> Iterator[Done]:
+    pending: deque[Done | tuple[Block, Future[Result]]] = deque()
+
+    def first() -> Done:
+        item = pending.popleft()
+        return item if isinstance(item, Done) else _done(item[0], item[1].result())
+
     try:
-        for chunk in chunks:
-            pending.append(executor.submit(_work, chunk))
+        for block in blocks:
+            pending.append(_taken(block, known) or (block, executor.submit(_work, block.rows)))
             if len(pending) >= in_flight:
-                yield pending.popleft().result()
+                yield first()
         while pending:
-            yield pending.popleft().result()
+            yield first()
     except BrokenProcessPool as error:
         raise EnvironmentUnfit(
             "a process that prepares rows was killed, probably out of memory", hint="--set data.workers=1"

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import remarks, shards
+from loradock.data.blocks import PLACES, Earlier, Place, blocks
 from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
 from loradock.data.columns import Contents
-from loradock.data.pool import Row, Work, prepare_chunks
+from loradock.data.pool import Row, Work, prepare_blocks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
 from loradock.data.read import chosen, digest, has_text, place_of, shown_files
@@ -32,8 +33,6 @@ if TYPE_CHECKING:
 PREPARATION_VERSION = 6
 NEW = "prepared data are made again: version 6 masks results of tools that a template names (Gemma 4), else as before"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
-CHUNK_ROWS = 256
-CHUNK_CHARACTERS = 1 << 20
 BYTES_PER_WORKER = 16 << 20
 WORKER_MEMORY_BYTES = 768 << 20
 
@@ -74,7 +73,9 @@ def prepare(
     if manifest is None:
         if (cache_dir / cache_key(data, work=work, digests=digests, version=PREPARATION_VERSION - 1)).exists():
             notes.append(NEW)
-        manifest = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+        manifest, reused = _build(data, work=work, cache_dir=cache_dir, key=key, workers=workers, progress=progress)
+        if reused:
+            notes.append(f"prepared before, with other rows: {reused:,} of {manifest['rows']:,} documents")
     notes += work.notes(manifest, data.sources)
     skipped = Skipped.of(manifest)
     skipped.check(rows=manifest["samples"], max_dropped=data.max_dropped)
@@ -163,7 +164,8 @@ def _cached(entry: Path, *, sources: int) -> dict[str, Any] | None:
 
 def _build(
     data: DataConfig, *, work: Work, cache_dir: Path, key: str, workers: int, progress: Progress | None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], int]:
+    """The manifest of a new entry, and how many of its documents were taken from earlier ones."""
     problems, refusals, skipped = Problems(can_skip=True), Problems(), Problems(can_skip=True)
     rows = skipped if data.skips else problems
     spans: list[tuple[int, int]] = []
@@ -172,14 +174,18 @@ def _build(
     told: Counter[Remark] = Counter()
     conversations = cut = 0
     has_rendered = False
+    maker = _sha256(work.identity | {"version": PREPARATION_VERSION})
+    earlier = Earlier.of(cache_dir, maker=maker)
+    places: list[Place | None] = []
+    reused = 0
     with EntryWriter(cache_dir, key=key) as entry, contextlib.ExitStack() as stack:
-        pool = prepare_chunks(work, workers=workers, stack=stack)
+        pool = prepare_blocks(work, workers=workers, stack=stack, known=earlier.chunk)
         for index, source in enumerate(data.sources):
             start, files = entry.rows, shown_files(source)
-            for chunk, refused in pool(
-                _chunks(source, index=index, problems=problems, rows=rows, contents=contents[index])
-            ):
-                for line, what in refused:
+            loaded = _rows(source, index=index, problems=problems, rows=rows, contents=contents[index])
+            for result in pool(blocks(loaded)):
+                chunk = result.chunk
+                for line, what in result.refused:
                     file, within = place_of(files, contents[index].starts, line)
                     refusals.add(BadRow(what=what, file=file, line=within))
                 has_rendered |= bool(len(chunk.lengths))
@@ -188,7 +194,9 @@ def _build(
                 told += remarks.of_source(chunk.remarks, index)
                 cut += chunk.cut
                 if data.skips or not (problems.count or refusals.count):
+                    places.append(Place.of(result, row=entry.rows, token=entry.tokens))
                     entry.write(chunk)
+                    reused += 0 if result.is_new else len(chunk.lengths)
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
@@ -207,31 +215,24 @@ def _build(
             "cut_documents": cut,
             **Skipped.found(skipped).as_dict(),
         }
-        return entry.commit(
+        manifest = entry.commit(
+            blocks=PLACES.dump_json([place for place in places if place]),
+            maker=maker,
             key=key,
             version=PREPARATION_VERSION,
             sources=[source.path for source in data.sources],
             **facts,
         )
+    return manifest, reused
 
 
-def _chunks(
-    source: SourceConfig, *, index: int, problems: Problems, rows: Problems, contents: Contents
-) -> Iterator[list[Row]]:
-    """Rows in chunks of bounded size; the source's columns go to `contents`.
+def _rows(source: SourceConfig, *, index: int, problems: Problems, rows: Problems, contents: Contents) -> Iterator[Row]:
+    """The rows of a source; its columns go to `contents`.
 
     What cannot be read goes to `problems`, but for single rows, which go to `rows`.
     """
-    chunk: list[Row] = []
-    characters = 0
     for line, sample in samples(source, index=index, contents=contents):
         if isinstance(sample, Problem):
             (rows if isinstance(sample, BadRow) else problems).add(sample)
-            continue
-        chunk.append((line, sample))
-        characters += sum(map(len, sample.texts))
-        if len(chunk) >= CHUNK_ROWS or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+        else:
+            yield line, sample
