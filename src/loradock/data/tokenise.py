@@ -6,7 +6,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -131,8 +131,12 @@ def _describe(tokenizer: PreTrainedTokenizerBase, *, name: str) -> TokenizerSpec
     )
 
 
+@lru_cache(maxsize=1)
 def _untrimmed(backend: str) -> str:
-    """The tokenizer's JSON without truncation, padding and trimmed offsets; ids stay the same."""
+    """The tokenizer's JSON without truncation, padding and trimmed offsets; ids stay the same.
+
+    A start asks several times of one tokenizer, and a large vocabulary takes a second each.
+    """
     tree = json.loads(backend)
     tree["truncation"] = tree["padding"] = None
     pending = [tree.get("post_processor")]
