@@ -212,3 +212,27 @@ def test_a_burst_of_signals_shows_no_traceback_and_changes_no_decided_code(tmp_p
     assert "Traceback" not in done.stderr, done.stderr
     assert "Exception ignored" not in done.stderr, done.stderr
     assert done.returncode == code, done.stderr
+
+
+def test_a_signal_while_the_interpreter_ends_changes_no_decided_code() -> None:
+    script = """
+import sys, time
+from loradock.process import signals
+
+class Late:
+    def __del__(self, sleep=time.sleep):
+        sleep(0.3)
+
+signals.install()
+signals.settle()
+late = Late()
+print("ready", flush=True)
+sys.exit(75)
+"""
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        process.stdout.readline()
+        while process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.01)
+    assert process.returncode == 75

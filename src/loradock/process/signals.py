@@ -69,8 +69,14 @@ def check() -> None:
 
 
 def settle() -> None:
-    """From now on signals change nothing: how the process ends is decided, and what is left is to say so."""
+    """From now on signals change nothing: how the process ends is decided, and what is left is to say so.
+
+    They are ignored, since the interpreter's own end takes our handlers away, and would let one end it in their place.
+    """
     _heard.was_raised = True
+    for number in SIGNALS:
+        if signal.getsignal(number) is _hear:
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextlib.contextmanager
