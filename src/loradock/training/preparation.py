@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -180,7 +181,8 @@ def check_exam(plan: Plan) -> None:
 
 def prove_machine(context: RunContext, plan: Plan) -> None:
     """Compute, as planned, what shows that this machine can train: the last look before weights are read."""
-    with context.stage("env-check"), collectives.together("checking the environment"):
+    stage = context.stage("env-check") if context.guard else nullcontext()
+    with stage, collectives.together("checking the environment"):
         proof = context.guard and context.guard.compute(plan, beat=context.watchdog.beat)
     if proof:
         context.record.timing("env-check", proof["seconds"])

@@ -156,6 +156,14 @@ def adapter(translation: Translation) -> None:
         translation.put("train.min_learning_rate_ratio", floor, "cosine_min_lr_ratio")
 
 
+def special_tokens(translation: Translation, name: str, value: Any) -> None:
+    """Those that a base has already; padding needs none."""
+    for token, text in as_mapping(value).items():
+        if token not in PADDING:
+            translation.leave(f"{name}.{token}", f"the {token} that the tokenizer's files name is taken, not {text}")
+
+
+PADDING = ("pad_token", "unk_token")
 WHOLE_WEIGHTS = "only LoRA adapters are trained"
 TOOL = Tool(
     name="axolotl",
@@ -195,6 +203,8 @@ TOOL = Tool(
         "optimizer": by_word(
             "train.optimizer", trainer.OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"
         ),
+        "noisy_embedding_alpha": to_number("train.neftune_alpha", above=0),
+        "special_tokens": special_tokens,
         "lora_init_weights": by_word("lora.init", peft.INITS),
         "eager_attention": attention,
         "dataset_processes": to_number("data.workers", least=1),
@@ -225,7 +235,7 @@ TOOL = Tool(
     | words(
         "model_type tokenizer_type tokenizer_config strict flash_attention sdp_attention "
         "xformers_attention debug pad_to_sequence_len eval_sample_packing dataset_prepared_path "
-        "special_tokens wandb_watch wandb_log_model wandb_entity lora_mlp_kernel lora_qkv_kernel "
+        "wandb_watch wandb_log_model wandb_entity lora_mlp_kernel lora_qkv_kernel "
         "lora_o_kernel eval_batch_size shuffle_merged_datasets is_llama_derived_model "
         "is_mistral_derived_model is_falcon_derived_model flash_attn_cross_entropy flash_attn_rms_norm "
         "flash_attn_fuse_mlp flash_attn_fuse_qkv auto_resume_from_checkpoints wandb_run_id local_rank "

@@ -169,6 +169,7 @@ TOOL = Tool(
         trainer.dtype(),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
+        trainer.cut_rows,
         *trainer.FINISH,
     ),
     defaults=trainer.DEFAULTS | {"lora_rank": 8, "lora_dropout": 0.0, "lora_target": "all", "cutoff_len": 2048},

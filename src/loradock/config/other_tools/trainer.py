@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from loradock.catalog.schedules import SCHEDULES
 from loradock.config.other_tools.base import (
+    OFF,
     Finish,
     Rule,
     Translation,
@@ -188,12 +190,32 @@ def quantised(*, bits: str | None = None) -> Finish:
 def evaluations(translation: Translation) -> None:
     """Steps between evaluations, where something is held out and it goes by steps."""
     if "data.validation" not in translation.values:
+        asked = [name for name in EVALUATING if translation.given.get(name) is not None]
+        if asked and translation.given[asked[0]] not in OFF:
+            translation.leave(asked[0], f"nothing is held out here: {HOLD_OUT}")
         return
     how = str(translation.get("eval_strategy", "evaluation_strategy") or "steps")
     if how == "steps" and (steps := translation.get("eval_steps")):
         every("evaluation.every")(translation, "eval_steps", steps)
     elif how == "epoch":
         translation.leave("eval_strategy", f"evaluation.every takes steps, and this is once an epoch; {AUTO}")
+
+
+def cut_rows(translation: Translation) -> None:
+    """A row that is too long is cut there, but where packing splits it."""
+    length = translation.values.get("data.max_length")
+    is_packed = is_on(translation.get("packing")) and translation.get("packing_strategy") in SPLITTING
+    is_split = is_packed or translation.get("stage") == PRETRAINING
+    if length and not is_split:
+        translation.values["data.long_rows"] = replace(length, value="truncate")
+
+
+EVALUATING = ("eval_strategy", "evaluation_strategy")
+PRETRAINING = "pt"
+"""LLaMA-Factory's, whose texts are joined and cut into pieces."""
+SPLITTING = ("bfd_split", "wrapped")
+"""TRL's ways to pack that cut no token off."""
+HOLD_OUT = "--set data.validation=0.05 holds a share of the rows out"
 
 
 def saves(translation: Translation) -> None:

@@ -95,6 +95,7 @@ TOOL = Tool(
         trainer.dtype("dtype", "torch_dtype"),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
+        trainer.cut_rows,
         *trainer.FINISH,
     ),
     defaults=trainer.DEFAULTS

@@ -74,6 +74,7 @@ TOOL = Tool(
         trainer.dtype("dtype"),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
+        trainer.cut_rows,
         *trainer.FINISH,
     ),
     defaults={name: value for name, value in trainer.DEFAULTS.items() if name != "seed"}

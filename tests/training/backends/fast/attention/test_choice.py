@@ -31,11 +31,11 @@ def ask(case: dict[str, Any], **other: Any) -> tuple[Attention, str]:
     [
         (A100, "flash-torch", "all documents in one launch (flash-attn is not installed)"),
         (A100 | {"has_flash_attn": True}, "flash-attn", "flash-attn's kernels, all documents in one launch"),
-        (A100 | {"has_flash_attn": True, "asked": "sdpa"}, "flash-torch", "(attention sdpa was asked for)"),
+        (A100 | {"has_flash_attn": True, "asked": "sdpa"}, "flash-torch", "(model.attention is sdpa)"),
         (
             A100 | {"has_flash_attn": True, "asked": "flash_attention_2"},
             "flash-attn",
-            "flash_attention_2 was asked for",
+            "model.attention is flash_attention_2",
         ),
         (A100 | {"has_flash_attn": True, "softcap": 50.0}, "flash-attn", "one launch"),
         (A100 | {"softcap": 50.0}, "per-document", "flash-attn is not installed; torch's flash kernel has no softcap"),

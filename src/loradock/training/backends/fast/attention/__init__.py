@@ -52,7 +52,7 @@ def choose(
             f"attention {asked} cannot be used: {'; '.join(map(str, obstacles))}", hint="--set model.attention=sdpa"
         )
     chosen = obstacles.index(None)
-    passed = [f"attention {asked} was asked for"] * (asked != "auto") + [str(why) for why in obstacles[:chosen]]
+    passed = [f"model.attention is {asked}"] * (asked != "auto") + [str(why) for why in obstacles[:chosen]]
     merit = candidates[chosen].merit
     return candidates[chosen], f"{merit} ({'; '.join(dict.fromkeys(passed))})" if passed else merit
 
