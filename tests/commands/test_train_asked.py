@@ -100,6 +100,7 @@ def test_fresh_and_allow_change_exclude_each_other(tmp_path: Path) -> None:
             ("train.learning_rate=2e-3", "train.max_steps=9"),
             "--allow-change train.learning_rate --allow-change train.max",
         ),
+        (("train.max_steps=4",), "--max-steps N --allow-change train.max_steps continues"),
     ],
 )
 def test_a_finished_run_with_a_change_is_told_at_once_that_it_needs_more_steps(

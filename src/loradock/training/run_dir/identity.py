@@ -54,9 +54,13 @@ def check(
         _refuse_unknown(name, fields={*before, *now})
     left = [key for key in changed if not any(_covers(name, each) for name in allowed for each in _with_cause(key))]
     if left:
-        accept = " ".join(f"--allow-change {name}" for name in [*sorted(allowed), *_sections(left)])
-        if done := _steps_made(directory, changed):
-            accept = f"all {done} steps are made: --max-steps N --allow-change train.max_steps {accept}"
+        names = [*sorted(allowed), *_sections(left)]
+        done = _steps_made(directory, changed, now)
+        if done and "train.max_steps" not in names:
+            names.insert(0, "train.max_steps")
+        accept = " ".join(f"--allow-change {name}" for name in names)
+        if done:
+            accept = f"all {done} steps are made: with a larger N, --max-steps N {accept}"
         as_before = [f"--set {key}={text}" for key, text in BEFORE_THE_KEY.items() if key in left and key not in before]
         accept = "".join(f"{each} continues it as it began; " for each in as_before) + accept
         raise NoCheckpoint(
@@ -67,15 +71,16 @@ def check(
     return {key: {"was": _said(before, key), "now": _said(now, key)} for key in changed}
 
 
-def _steps_made(directory: Path, changed: Collection[str]) -> int | None:
+def _steps_made(directory: Path, changed: Collection[str], now: Mapping[str, str]) -> int | None:
     """How many steps a finished run has, where no change gives it more; None for one that goes on, or ended early."""
     record = recorded.read(directory) if (directory / RECORD).exists() else {}
-    if record.get("status") != "finished" or any(
-        _covers(cause, key) for key in changed for cause in FOLLOWS["plan.steps"]
-    ):
-        return None
     outcome = record.get("outcome") or {}
-    return None if outcome.get("ended") == EARLY_STOP else outcome.get("steps")
+    if record.get("status") != "finished" or outcome.get("ended") == EARLY_STOP:
+        return None
+    steps, asked = int(outcome.get("steps") or 0), now.get("train.max_steps", "")
+    if asked.isdecimal():
+        return steps if int(asked) <= steps else None
+    return None if any(_covers(cause, key) for key in changed for cause in FOLLOWS["plan.steps"]) else steps
 
 
 def _changed(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
