@@ -152,6 +152,7 @@ def test_pairs_and_labels_under_losses_that_do_not_take_them(tmp_path: Path, lla
     with pytest.raises(ConfigError) as caught:
         train(tmp_path / "dpo", "objective=preference", model=llama, data=file)
     assert str(caught.value.hint).startswith("--set objective=preference --set preference.loss=kto")
+    assert ", or with --set objective=supervised: --set 'data.sources.0.ignore=[label]'" in str(caught.value.hint)
     bad = [{"prompt": f"{n}", "chosen": " lamp", "rejected": " " if n == 1 else " cat"} for n in range(3)]
     read(file, *bad)
     with pytest.raises(DataError) as wrong:

@@ -13,7 +13,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.read import files
 from loradock.data.samples import SAMPLES, kind_of
-from loradock.data.samples.base import MaxLength, Part, Preparing, SampleSet
+from loradock.data.samples.base import LEFT_OUT, MaxLength, Part, Preparing, SampleSet
 from loradock.data.samples.rows import RowSamples
 from loradock.data.sources import format_of, held_out, held_out_files
 from loradock.data.steps import Evaluation, Steps, Turns
@@ -198,6 +198,10 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
         samples = next(each for each in SAMPLES if each.kind == kinds[useless])
         other = samples.instead(sources[useless], index=useless)
+        if "rows" not in spec.samples and not other.startswith(
+            LEFT_OUT
+        ):
+            other = f"with --set objective=supervised: {other}"
         asked = [KINDS[kind].asked_for.replace("INDEX", str(useless)) for kind in sorted(spec.samples)]
         raise ConfigError(what, hint=", or ".join(filter(None, (*asked, learning_from(kinds).options, other))))
     missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]

@@ -30,6 +30,9 @@ MaxLength = int | Callable[[int], int]
 """The longest row in tokens, or a function that makes it of the longest one that is trained on."""
 
 
+LEFT_OUT = "leave the file out"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Preparing:
     """What sources are prepared with, of whichever kind; `progress(rows, tokens)` is called as they come."""
@@ -156,7 +159,7 @@ class SampleSet(ABC):
     @classmethod
     def instead(cls, source: SourceConfig, *, index: int) -> str:
         """What else may be done with a source of this kind, number `index`, of which the objective learns nothing."""
-        return f"leave the file out (data.sources.{index}: {source.path})"
+        return f"{LEFT_OUT} (data.sources.{index}: {source.path})"
 
     @property
     @abstractmethod
