@@ -198,12 +198,12 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
         what = f"data.sources.{useless}: {holds}; objective {spec.name} learns nothing of it"
         samples = next(each for each in SAMPLES if each.kind == kinds[useless])
         other = samples.instead(sources[useless], index=useless)
-        if "rows" not in spec.samples and not other.startswith(
-            LEFT_OUT
-        ):
+        if "rows" not in spec.samples and not other.startswith(LEFT_OUT):
             other = f"with --set objective=supervised: {other}"
         asked = [KINDS[kind].asked_for.replace("INDEX", str(useless)) for kind in sorted(spec.samples)]
-        raise ConfigError(what, hint=", or ".join(filter(None, (*asked, learning_from(kinds).options, other))))
+        of_all = learning_from(kinds)
+        objective = of_all.options if of_all.samples.issuperset(kinds) else ""
+        raise ConfigError(what, hint=", or ".join(filter(None, (*asked, objective, other))))
     missing = [KINDS[kind].meaning for kind in sorted(spec.samples.difference(kinds))]
     if missing:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
