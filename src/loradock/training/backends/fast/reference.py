@@ -114,8 +114,8 @@ def rows_in_float32(module: Any, x: torch.Tensor) -> torch.Tensor:
         return product(base, x).index_copy(-1, places, x @ rows.t())
     is_row = x[..., None] == places
     scale = module._get_embed_scale()
-    own = rows[is_row.int().argmax(-1)] * (1.0 if scale is None else scale.to(base.weight.dtype).float())
-    return torch.where(is_row.any(-1, keepdim=True), own, embedded(base, (x,), x))
+    new_states = rows[is_row.int().argmax(-1)] * (1.0 if scale is None else scale.to(base.weight.dtype).float())
+    return torch.where(is_row.any(-1, keepdim=True), new_states, embedded(base, (x,), x))
 
 
 def product(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
