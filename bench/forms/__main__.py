@@ -31,13 +31,18 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="only print the table of what is there")
     options = parser.parse_args()
     options.work.mkdir(exist_ok=True)
-    results: dict[str, Any] = json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
     for form in FORMS:
         if not options.table and (not options.only or form.name in options.only):
-            results[form.name] = trained(form, options.work, options.model)
-            print(form.name, results[form.name], file=sys.stderr, flush=True)
-            RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-    print(table(results))
+            found = trained(form, options.work, options.model)
+            print(form.name, found, file=sys.stderr, flush=True)
+            # Read again: with --only, several of these may run at a time.
+            RESULTS.write_text(json.dumps(results() | {form.name: found}, indent=1) + "\n", encoding="utf-8")
+    print(table(results()))
+
+
+def results() -> dict[str, Any]:
+    """What is there of earlier runs, by form."""
+    return json.loads(RESULTS.read_text("utf-8")) if RESULTS.exists() else {}
 
 
 def words_of(form: Form, file: Path) -> list[str]:
@@ -68,12 +73,12 @@ def trained(form: Form, work: Path, model: Path) -> dict[str, Any]:
     }
 
 
-def table(results: dict[str, Any]) -> str:
+def table(found_by_form: dict[str, Any]) -> str:
     """Markdown, a line a form."""
     lines = ["| form | template | set beside `--data` | learned of all tokens | loss, steps 1 and 2 |"]
     lines.append("| --- | --- | --- | --- | --- |")
     for form in FORMS:
-        found = results.get(form.name)
+        found = found_by_form.get(form.name)
         if not found:
             continue
         settings = ", ".join(f"`{setting}`" for setting in form.settings)

@@ -50,6 +50,8 @@ def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama
     assert plain.decided("engine") == graphs.decided("engine") == "fast"
     assert graphs.losses == pytest.approx(plain.losses, rel=1e-3)
     assert graphs.losses[-1] < graphs.losses[0]
+    assert "capture failed" not in graphs.text
+    assert graphs.counts["driver_launches"] < plain.counts["driver_launches"]
     assert graphs.counts["launch_faults"] == graphs.counts["capture_faults"] == 0
 
 

@@ -50,7 +50,7 @@ class TokenRows:
     def look_up(self, x: torch.Tensor, ids: torch.Tensor) -> torch.Tensor:
         """States x [T, hidden] of tokens `ids` [T], where they are new ones in the dtype of these rows."""
         is_row = ids[:, None] == self.ids
-        return torch.where(is_row.any(1, keepdim=True), self.values[is_row.int().argmax(1)], x)
+        return torch.where(is_row.any(1, keepdim=True), self.values.index_select(0, is_row.int().argmax(1)), x)
 
     def look_up_backward(self, dx: torch.Tensor, ids: torch.Tensor, *, scale: float) -> None:
         """Add the gradient from that of the states. A product, since sums by index have no order on a GPU."""
@@ -59,12 +59,12 @@ class TokenRows:
 
     def put_logits(self, logits: torch.Tensor, x: torch.Tensor) -> None:
         """Write the tokens' logits into those of all, [M, vocabulary], from states x [M, hidden]."""
-        logits[:, self.ids] = x @ self.values.t()
+        logits.index_copy_(1, self.ids, x @ self.values.t())
 
     def take_gradient(self, dlogits: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         """Add the gradient from that of the logits, which becomes zero there; the part of that to x, [M, hidden]."""
-        of_rows = dlogits[:, self.ids]
-        dlogits[:, self.ids] = 0
+        of_rows = dlogits.index_select(1, self.ids)
+        dlogits.index_fill_(1, self.ids, 0)  # an assignment would copy its zero from the host
         self._view(self.adapters.gradient).add_(of_rows.t() @ x)
         return of_rows @ self.values
 
