@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 
 import pytest
-from bench.forms.__main__ import words_of
-from bench.forms.rows import CITIES, COUNT, FORMS, Form, question
 from click.testing import CliRunner
 
+from bench.forms.__main__ import words_of
+from bench.forms.rows import CITIES, COUNT, FORMS, Form, question
 from loradock.cli import cli
 
 
