@@ -33,7 +33,7 @@ def job_of(directory: Path, *settings: str, model: Path, data: Path | list[Path]
     loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": files})
     facts = probe.gather(Host())
     base = source.find(loaded.config.model)
-    words = tokenizer.open_tokenizer(base)
+    words = tokenizer.open_tokenizer(base, add_tokens=loaded.config.tokenizer.add_tokens)
     found = shape.inspect(base, loaded.config)
     config = loaded.config
     corpus = prepare_corpus(config, tokenizer=words, max_length=max_length, facts=facts)

@@ -187,6 +187,30 @@ def test_each_verb_that_others_have_is_answered(verb: str) -> None:
         assert words[1] in COMMANDS
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("data tokenize", "loradock data show"),
+        ("data preview", "loradock data show"),
+        ("data prepare", "loradock data stats"),
+        ("data dedupe", "data.deduplicate=exact"),
+        ("data stat", "loradock data stats"),
+        ("config init", "loradock config presets"),
+        ("config migrate", "loradock config import"),
+        ("checkpoint merge", "loradock merge RUN OUT --checkpoint STEP"),
+        ("checkpoint resume", "loradock train --resume"),
+        ("export ollama", "loradock export gguf"),
+        ("export Merged", "loradock merge RUN OUT"),
+    ],
+)
+def test_a_verb_that_others_have_below_one_of_ours_is_answered(words: str, answer: str) -> None:
+    done = CliRunner().invoke(cli, words.split())
+    assert done.exit_code == 2
+    assert f"No such command '{words.split()[1]}': " in done.stderr
+    assert answer in done.stderr
+    assert CliRunner().invoke(cli, [words.split()[0], "zzzz"]).stderr.endswith("No such command 'zzzz'\n")
+
+
 def test_a_slip_in_a_verb_and_a_verb_that_is_left_out_are_answered() -> None:
     assert "'trane': loradock train" in CliRunner().invoke(cli, ["trane"]).stderr
     assert "loradock train run.yaml" in CliRunner().invoke(cli, ["run.yaml"]).stderr

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,23 @@ def test_every_family_trains(gpu: Gpus, tmp_path: Path, rows: Path, family: str)
     assert ended.record["facts"]["gpus"][0]["name"] == "NVIDIA H100 80GB HBM3"
     assert len(ended.losses) == 3
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
+
+
+def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama: Path) -> None:
+    data = tmp_path / "rows.jsonl"
+    row = {"instruction": "a <go> river", "output": "<to> stone <go>"}
+    data.write_text("\n".join([json.dumps(row)] * 32), "utf-8")
+    settings = ('tokenizer.add_tokens=["<go>","<to>"]', "train.max_steps=6")
+    plain, graphs = (
+        gpu.train(tmp_path / name, *settings, f"train.cuda_graphs={name}", model=llama, data=data)
+        for name in ("false", "true")
+    )
+    assert plain.decided("engine") == graphs.decided("engine") == "fast"
+    assert graphs.losses == pytest.approx(plain.losses, rel=1e-3)
+    assert graphs.losses[-1] < graphs.losses[0]
+    assert "capture failed" not in graphs.text
+    assert graphs.counts["driver_launches"] < plain.counts["driver_launches"]
+    assert graphs.counts["launch_faults"] == graphs.counts["capture_faults"] == 0
 
 
 @pytest.mark.parametrize("kind", thinned(KINDS, "gemma3", "qwen3_5"))

@@ -91,6 +91,8 @@ OTHER: dict[str, Any] = {
     "data.min_tokens": 3, "data.overlap": 3, "data.deduplicate": "exact",
     "data.on_bad_row": "skip", "data.tools": "text", "data.reasoning": "drop", "data.template_arguments": {"a": 1},
     "tokenizer.add_tokens": ("<go>",),
+    "model.rope_scaling": "yarn",
+    "model.rope_factor": 4.0,
     "lora.rank_pattern": {"q_proj": 8}, "lora.alpha_pattern": {"q_proj": 8},
     "objective": "embedding", "model.sdpa_kernel": "math", "train.memory_fraction": 0.5,
     "train.generative_loss": "sample-sum", "train.generative_weight": 2.0, "checkpoints.metric": "in_batch_accuracy",

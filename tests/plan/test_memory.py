@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from loradock.facts import ModelFacts
 from loradock.model.patches import PATCHES
 from loradock.plan import memory
 from loradock.plan.memory import peft
+from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.plan.memory.peft import Batch
 
 TOKENS = 96
@@ -173,3 +175,20 @@ def test_more_of_anything_never_needs_less() -> None:
     assert total(one, attention="flash_attention_2") < total(one, attention="sdpa")
     by_optimizer = [total(one, optimizer=name) for name in ("paged_adamw_8bit", "adamw_8bit", "adamw", "adamw_fused")]
     assert by_optimizer == sorted(by_optimizer)
+
+
+def test_rows_of_new_tokens_cost_the_fast_engine_pefts_copies_only_where_its_check_is_the_largest_moment() -> None:
+    plain = models()["llama-3-8b"]
+    rows = replace(plain, row_parameters=2 * 3 * plain.hidden)
+    setting = Setting(
+        quantization="nf4", double_quant=True, dtype="bfloat16", rank=16, on_gpu=True, has_flash=True,
+        longest_tokens=512, mean_tokens=512,
+    )  # fmt: skip
+    small, large = (
+        [FastMemory(each, setting).parts(Shape(tokens=tokens, checkpointed=0)) for each in (plain, rows)]
+        for tokens in (64, 16_384)
+    )
+    moving = ("activations", "in flight")
+    assert sum(small[1][part] for part in moving) == 3 * plain.vocabulary * plain.hidden * 2
+    assert [large[1][part] for part in moving] == [large[0][part] for part in moving]
+    assert small[1]["adapters and gradients"] - small[0]["adapters and gradients"] == 12 * rows.row_parameters

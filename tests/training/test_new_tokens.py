@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 import torch
+from faults.forking import Forking
 from peft import PeftModel
+from proven import unchecked
 from safetensors.torch import load_file, save_file
 from tiny import BASE, copy_tree, make_llama
 from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -93,8 +95,7 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
 def test_a_run_reads_each_as_one_token_and_trains_its_rows_alone(trained: Trained) -> None:
     result = trained.result
     decided = {each["name"]: each for each in result.record["plan"]["decisions"]}
-    assert decided["engine"]["value"] == "peft"
-    assert "tokenizer.add_tokens" in decided["engine"]["why"]
+    assert decided["engine"]["value"] == "fast"
     assert losses(result)[-1] < losses(result)[0]
     tokenizer = AutoTokenizer.from_pretrained(result.adapter)
     ids = ids_of(result.adapter)
@@ -222,15 +223,41 @@ def test_the_first_loss_of_a_preference_is_that_of_equal_models(tmp_path: Path, 
     assert losses(result)[-1] < losses(result)[0]
 
 
-def test_only_the_peft_engine_has_it_and_the_others_say_why(llama: Path) -> None:
+def test_the_engines_train_alike(trained: Trained, go: Path, tmp_path: Path) -> None:
+    other = train(tmp_path / "run", *RUN, "engine=peft", model=trained.base, data=go)
+    assert losses(other) == pytest.approx(losses(trained.result), rel=1e-5)
+    weights = [load_file(each.adapter / WEIGHTS) for each in (trained.result, other)]
+    assert weights[0].keys() == weights[1].keys()
+    for name, expected in weights[1].items():
+        assert torch.allclose(weights[0][name], expected, atol=2e-4), name
+
+
+@pytest.mark.parametrize("trained", ["tied, must grow"], indirect=True)
+def test_two_processes_train_as_one(trained: Trained, go: Path, tmp_path: Path, forking: Forking) -> None:
+    words = ["train", "--model", str(trained.base), "--data", str(go), "--output", "two", *sets(*RUN)]
+    words += sets(f"data.cache={tmp_path}", "logging.every=1")
+    two = forking.run(tmp_path, "launch", "--nproc", "2", *words, unchecked("two processes"))
+    assert two.returncode == 0, two.stderr[-3000:]
+    lines = map(json.loads, (tmp_path / "two" / "metrics.jsonl").read_text("utf-8").splitlines())
+    assert [line["loss"] for line in lines if "loss" in line] == pytest.approx(losses(trained.result), rel=1e-5)
+    whole, double = (load_file(each / WEIGHTS) for each in (trained.result.adapter, tmp_path / "two" / "adapter"))
+    assert all(torch.allclose(double[name], tensor, atol=2e-4) for name, tensor in whole.items())
+
+
+def sets(*settings: str) -> list[str]:
+    return [word for setting in settings for word in ("--set", setting)]
+
+
+def test_what_cuts_optimiser_or_weights_says_why_it_has_none(llama: Path) -> None:
     config = config_of(llama, ADD)
     facts = shape.inspect(source.find(config.model), config)
     assert facts.row_parameters == len(TOKENS) * 64
-    for cannot in (of("fast").cannot, *(MODES[name].cannot for name in ("fsdp", "zero2", "zero3"))):
-        why = obstacles.first(cannot, config, facts, compute_dtype="float32")
+    for name in ("fsdp", "zero2", "zero3"):
+        why = obstacles.first(MODES[name].cannot, config, facts, compute_dtype="float32")
         assert why is not None
         assert "tokenizer.add_tokens" in why
-    assert obstacles.first(of("peft").cannot, config, facts, compute_dtype="float32") is None
+    for engine in ("fast", "peft"):
+        assert obstacles.first(of(engine).cannot, config, facts, compute_dtype="float32") is None
 
 
 @pytest.mark.parametrize(

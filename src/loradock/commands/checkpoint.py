@@ -11,6 +11,7 @@ import click
 
 from loradock.commands.checkpoint_export import export
 from loradock.commands.paths import LocalPath
+from loradock.commands.verbs import verb_group
 from loradock.errors import InputMissing, NoCheckpoint, Problem
 from loradock.text.amounts import size_text
 from loradock.training.checkpoint import store
@@ -22,7 +23,17 @@ RUN = click.argument("directory", metavar="DIR", type=LocalPath(exists=True, fil
 JSON = click.option("--json", "as_json", is_flag=True, help="Print every checkpoint and what is wrong with it as JSON.")
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@verb_group(
+    "checkpoint",
+    {
+        "ls show status info": "loradock checkpoint list",
+        "check validate": "loradock checkpoint verify",
+        "save convert extract adapter": "loradock checkpoint export",
+        "merge": "loradock merge RUN OUT --checkpoint STEP",
+        "resume continue load": "loradock train --resume --output RUN",
+        "delete remove rm clean prune gc": "loradock prune",
+    },
+)
 def checkpoint() -> None:
     """The checkpoints of a run. Read-only; may be used while the run is training."""
 

@@ -11,6 +11,7 @@ import click
 from loradock.commands.config_import import import_
 from loradock.commands.page import say
 from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
+from loradock.commands.verbs import verb_group
 from loradock.config.annotated_yaml import annotated_yaml
 from loradock.config.load import Loaded, preset_names, preset_text
 from loradock.config.places import is_remote
@@ -20,7 +21,16 @@ from loradock.config.schema import RunConfig
 from loradock.errors import EnvironmentUnfit, InputMissing
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@verb_group(
+    "config",
+    {
+        "init new create template examples list": "loradock config presets",
+        "print get dump view cat resolve": "loradock config show",
+        "check lint verify test": "loradock config validate",
+        "convert migrate translate from": "loradock config import",
+        "docs keys reference help": "loradock config schema --markdown",
+    },
+)
 def config() -> None:
     """Show, validate or describe a run's configuration."""
 

@@ -19,6 +19,7 @@ from loradock.commands.page import console_on, page, say
 from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
+from loradock.commands.verbs import verb_group
 from loradock.errors import UsageError
 
 if TYPE_CHECKING:
@@ -33,7 +34,21 @@ if TYPE_CHECKING:
     from loradock.facts import ModelFacts
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@verb_group(
+    "data",
+    {
+        "tokenize tokenise preview view head print display sample samples inspect look render template": (
+            "loradock data show, with the arguments of train"
+        ),
+        "prepare preprocess check validate verify lint info describe count lengths length analyze analyse summary": (
+            "loradock data stats, with the arguments of train"
+        ),
+        "dedup dedupe deduplicate": "loradock train ... --set data.deduplicate=exact; loradock data stats counts them",
+        "split": "loradock train ... --set data.validation=0.05 holds rows out",
+        "mix merge concat": "loradock train --data A --data B",
+        "convert format": "rows are read as they are: loradock data show says which format was found",
+    },
+)
 def data() -> None:
     """Inspect a data set before training."""
 

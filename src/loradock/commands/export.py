@@ -13,10 +13,19 @@ import click
 from loradock.commands.model_options import MODEL, TRUST, quiet
 from loradock.commands.page import console_on, say
 from loradock.commands.paths import LocalPath
+from loradock.commands.verbs import verb_group
 from loradock.process import signals, streams
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+@verb_group(
+    "export",
+    {
+        "ollama llama.cpp llamacpp llama-cpp": "loradock export gguf",
+        "merged merge safetensors hf vllm transformers": "loradock merge RUN OUT",
+        "sentence-transformers st": "loradock checkpoint export RUN -o DIR --as sentence-transformers",
+        "adapter lora peft checkpoint": "loradock checkpoint export",
+    },
+)
 def export() -> None:
     """Write a model in another program's format."""
 

@@ -52,6 +52,11 @@ def _deterministic(config: RunConfig) -> Iterator[KeyProblem]:
         yield _idle("deterministic", "on the CPU reruns are identical anyway")
 
 
+def _rope_factor(config: RunConfig) -> Iterator[KeyProblem]:
+    if config.model.rope_scaling == "off":
+        yield _idle("model.rope_factor", "model.rope_scaling is off")
+
+
 def _thoughts(config: RunConfig) -> Iterator[KeyProblem]:
     if config.data.reasoning == "all_turns" and "rows" not in config.objective_spec.samples:
         yield _idle("data.reasoning", f"objective {config.objective} makes no several documents of a row")
@@ -204,6 +209,7 @@ WARNINGS: tuple[Rule, ...] = (
     _split_seed,
     _tracker_project,
     _deterministic,
+    _rope_factor,
     _thoughts,
     _patterns,
     _tf32,

@@ -236,6 +236,14 @@ def _new_tokens_are_texts(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=(key, "lora.init"), what=what, hint="--set lora.init=default")
 
 
+def _scaled_positions_have_a_factor(config: RunConfig) -> Iterator[KeyProblem]:
+    model = config.model
+    if model.rope_scaling != "off" and model.rope_factor == 1:
+        what = f"model.rope_scaling {model.rope_scaling} stretches positions by model.rope_factor, which is 1"
+        hint = "--set model.rope_factor=4 (data.max_length over the base's max_position_embeddings, rounded up)"
+        yield KeyProblem(keys=("model.rope_factor", "model.rope_scaling"), what=what, hint=hint)
+
+
 def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
@@ -363,6 +371,7 @@ RULES: tuple[Rule, ...] = (
     _patterns_are_regular,
     _targets_are_named,
     _new_tokens_are_texts,
+    _scaled_positions_have_a_factor,
     _trackers_are_distinct,
     _best_needs_validation,
     _validation_is_a_part,

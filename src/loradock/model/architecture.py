@@ -69,10 +69,13 @@ def whole(config: Any) -> Any:
 
 
 def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: Any) -> Any:
-    """The model with the weights of its directory. `options`: those of transformers' `from_pretrained`."""
+    """The model with the weights of its directory, built by `config`, which may differ from that of the directory.
+
+    `options`: those of transformers' `from_pretrained`.
+    """
     from transformers import AutoModelForCausalLM
 
-    local = {"local_files_only": True, **options}
+    local = {"local_files_only": True, "config": config, **options}
     if not is_wrapper(config):
         return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=trust_remote_code, **local)
     return language_model_of(_published(config)).from_pretrained(directory, **_of_text(config, local))

@@ -8,7 +8,7 @@ from pathlib import Path
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, Problem
 from loradock.files.foreign import unreadable
-from loradock.model import headers, hub_cache, source, weights
+from loradock.model import headers, hub_cache, rope_scaling, source, weights
 from loradock.model.source import BaseModel
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
@@ -26,6 +26,7 @@ def describe(model_config: ModelConfig) -> BaseModel:
     directory = _directory(model_config)
     config = source.read_config(directory, name=model_config.name, trusted=trusted)
     source.check_architecture(config, directory=directory)
+    scaling = rope_scaling.applied(config, model_config, trusted=trusted)
     base = BaseModel(
         name=model_config.name,
         directory=directory,
@@ -33,6 +34,7 @@ def describe(model_config: ModelConfig) -> BaseModel:
         config=config,
         trust_remote_code=trusted,
         weight_files=weights.files(directory),
+        scaling=scaling,
     )
     check_sizes(base)
     return base

@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, new_tokens, recurrence, source
+from loradock.model import architecture, new_tokens, recurrence, rope_scaling, source
 from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
@@ -31,6 +31,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     linears = tuple(with_rank(layer, config.lora) for layer in linear_shapes(model))
     experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
+    rope_scaling.check_taken(model, base.scaling, name=base.name)
     row_parameters = new_tokens.check(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
@@ -368,6 +369,8 @@ def longest_row(setting: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
         return min(length, most)
     if facts.context_length is not None and setting > most:
         raise ModelError(
-            f"data.max_length is {setting}, the model has {most} positions", hint=f"--set data.max_length={most}"
+            f"data.max_length is {setting}, the model has {most} positions",
+            hint=f"--set data.max_length={most}, or "
+            f"--set model.rope_scaling=yarn --set model.rope_factor={-(-setting // most)} to stretch them",
         )
     return setting

@@ -17,7 +17,7 @@ from loradock.config.sections.model import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.files.foreign import reading, unreadable
 from loradock.machine import hub_access
-from loradock.model import architecture, config_file, hub_cache, not_a_base, shipped_code, weights
+from loradock.model import architecture, config_file, hub_cache, not_a_base, rope_scaling, shipped_code, weights
 from loradock.model.files import check_readable
 from loradock.text.suggest import nearest, sentence
 
@@ -31,7 +31,10 @@ TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class BaseModel:
-    """A model directory that was checked: `config` is the transformers config, `revision` the hub commit or None."""
+    """A model directory that was checked: `config` is the transformers config, `revision` the hub commit or None.
+
+    `scaling`: how the config's positions are stretched beyond those of config.json.
+    """
 
     name: str
     directory: Path
@@ -39,6 +42,7 @@ class BaseModel:
     config: Any
     trust_remote_code: bool
     weight_files: tuple[Path, ...]
+    scaling: rope_scaling.Scaling | None = None
 
 
 def find(model_config: ModelConfig, *, on_bytes: Callable[[], None] = lambda: None) -> BaseModel:
@@ -65,6 +69,7 @@ def checked(
     files = check_files(directory)
     config = read_config(directory, name=model_config.name, trusted=trusted, trust_option=trust_option)
     check_architecture(config, directory=directory)
+    scaling = rope_scaling.applied(config, model_config, trusted=trusted)
     return BaseModel(
         name=model_config.name,
         directory=directory,
@@ -72,6 +77,7 @@ def checked(
         config=config,
         trust_remote_code=trusted,
         weight_files=files,
+        scaling=scaling,
     )
 
 

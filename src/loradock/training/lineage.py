@@ -19,6 +19,8 @@ from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.resume import recorded_config
 
 FILE = "training.json"
+LOADED = ("quantization", "double_quant", "compute_dtype", "rope_scaling", "rope_factor")
+"""Keys of `model` that say how the base is loaded."""
 HINT = "copy the adapter directory again; loradock writes it when a run ends"
 
 
@@ -37,6 +39,8 @@ class Lineage(Section):
     quantization: StorageName
     double_quant: bool
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
+    rope_scaling: Literal["off", "linear", "yarn"] = "off"
+    rope_factor: float = 1.0
     special_tokens: Literal["auto", "as_text", "as_control"]
     conversations: bool
     date: str | None = None
@@ -52,10 +56,9 @@ class Lineage(Section):
         """That of a run, by its run.json."""
         base, data = record["base"], record.get("data") or {}
         model, chosen = record["config"]["model"], record["config"]["data"]
-        kept = ("quantization", "double_quant", "compute_dtype")
         return cls.model_validate(
             {
-                **{key: model[key] for key in kept},
+                **{key: model[key] for key in LOADED if key in model},
                 "base": base["name"] if base["revision"] else base["path"],
                 "revision": base["revision"],
                 "special_tokens": record["config"]["data"]["special_tokens"],
@@ -102,7 +105,7 @@ class Lineage(Section):
 
     def model(self) -> ModelConfig:
         """The base as it was loaded; code that it ships is never trusted by a file."""
-        loaded = self.model_dump(include={"quantization", "double_quant", "compute_dtype"})
+        loaded = self.model_dump(include=set(LOADED))
         return ModelConfig.model_validate({"name": self.base, "revision": self.revision, **loaded})
 
 

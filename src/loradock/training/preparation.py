@@ -14,7 +14,7 @@ from loradock.config.schema import RunConfig
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.machine import host_memory
-from loradock.model import adapters, export, load, new_tokens, source
+from loradock.model import adapters, export, load, new_tokens, rope_scaling, source
 from loradock.plan import planner
 from loradock.plan.plan import Plan
 from loradock.training import continued, device_memory, packing_check
@@ -196,7 +196,8 @@ def load_model(context: RunContext, config: RunConfig, base: source.BaseModel, *
             whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
             model = adapters.attach(whole, config, base=base)
             begun = continued.into(model, config, base=base)
-        for line in (str(coverage), *new_tokens.served(config.tokenizer.add_tokens), *begun):
+        served = (*new_tokens.served(config.tokenizer.add_tokens), *rope_scaling.notes(base.scaling))
+        for line in (str(coverage), *served, *begun):
             context.view.note(line)
         context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)}, loading_memory=memory)
     return model

@@ -16,7 +16,6 @@ PARTS: Cannot = {
 PLAIN: Cannot = {
     "dora": "it has no DoRA",
     "modules_to_save": "it trains adapters only, no modules_to_save",
-    "new tokens": "it trains adapters only, and tokenizer.add_tokens needs rows of the embedding",
     "neftune": "it has no NEFTune noise",
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
@@ -42,6 +41,7 @@ FSDP = Mode(
         "compile": "its layers are not compiled",
         "whole model": "objective {config.objective} needs the whole model on each GPU",
         "loraplus": ONE_RATE,
+        "new tokens": ROWS,
         **PLAIN,
     },
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, trainer
+from loradock.config.other_tools import peft, rope, trainer
 from loradock.config.other_tools.base import (
     HELD_OUT_HUB,
     Tool,
@@ -199,6 +199,8 @@ TOOL = Tool(
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
         "tokens": peft.new_tokens,
+        "rope_scaling": rope.scaling,
+        "overrides_of_model_config": rope.of_model_config,
         "num_epochs": to_number("train.epochs"),
         "optimizer": by_word(
             "train.optimizer", trainer.OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"

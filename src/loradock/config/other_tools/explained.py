@@ -78,7 +78,6 @@ EXPLAINED = {
     "resume_from_checkpoint": "give it on the command line: --resume",
     "rl": f"{PREFERENCES}; there is no RL with rollouts here",
     "rlhf_type": f"{PREFERENCES}; there is no RL with rollouts here",
-    "rope_scaling": "the model's config.json says it",
     "save_gguf": "loradock merge RUN OUT, then loradock export gguf OUT -o FILE",
     "save_method": "loradock merge RUN OUT writes one model; loradock export gguf writes GGUF",
     "shuffle": "rows are always shuffled, by train.seed",

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, trainer
+from loradock.config.other_tools import peft, rope, trainer
 from loradock.config.other_tools.base import (
     Tool,
     Translation,
@@ -157,6 +157,7 @@ TOOL = Tool(
         "lora_target": peft.targets,
         "additional_target": peft.modules_to_save,
         "add_tokens": peft.new_tokens,
+        "rope_scaling": rope.scaling,
         "pissa_init": if_on("lora.init", "pissa"),
         "disable_gradient_checkpointing": if_on("train.checkpointing", False),
         "early_stopping_steps": to_number("train.early_stopping", least=1),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.config.other_tools import peft, trainer
+from loradock.config.other_tools import peft, rope, trainer
 from loradock.config.other_tools.base import (
     HELD_OUT_HUB,
     Tool,
@@ -99,6 +99,7 @@ TOOL = Tool(
         "truncation_strategy": by_word("data.long_rows", LONG, why="a long row is split, cut, or dropped"),
         "loss_scale": by_word("data.loss", LOSSES, why="data.loss says what is learned: completion, assistant or all"),
         "target_modules": peft.targets,
+        "rope_scaling": rope.scaling,
         "modules_to_save": peft.modules_to_save,
         "init_weights": by_word("lora.init", peft.INITS),
         "lorap_lr_ratio": to_number("train.loraplus_lr_ratio", above=0),

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, trainer
+from loradock.config.other_tools import peft, rope, trainer
 from loradock.config.other_tools.base import Tool, Translation, is_on, later, put_source, to, to_number, to_truth, words
 
 DATA = ("dataset_name", "dataset", "data_files", "train_dataset")
+
+
+MAPPINGS = ("lr_scheduler_kwargs", "rank_pattern", "alpha_pattern", "rope_scaling")
+"""Arguments that are mappings themselves."""
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
     """Arguments that stand by the name of their function, on one level."""
     level: dict[str, Any] = {}
     for name, value in values.items():
-        is_call = isinstance(value, dict) and name not in ("lr_scheduler_kwargs", "rank_pattern", "alpha_pattern")
+        is_call = isinstance(value, dict) and name not in MAPPINGS
         level |= flat(cast("dict[str, Any]", value)) if is_call else {name: value}
     return level
 
@@ -63,6 +67,7 @@ TOOL = Tool(
         "model_name": to("model.name"),
         "revision": to("model.revision"),
         "target_modules": peft.targets,
+        "rope_scaling": rope.scaling,
         "modules_to_save": peft.modules_to_save,
         "use_gradient_checkpointing": to_truth("train.checkpointing"),
         "random_state": to_number("train.seed"),

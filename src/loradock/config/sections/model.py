@@ -32,6 +32,14 @@ class ModelConfig(Section):
     attention: Literal["auto", "flash_attention_2", "sdpa", "eager"] = Field(
         default="auto", description="Attention kernel."
     )
+    rope_scaling: Literal["off", "linear", "yarn"] = Field(
+        default="off",
+        description="Stretch the base's rotary positions for longer texts: linear (Chen et al. 2023), yarn (Peng et "
+        "al. 2023). Short texts are read otherwise, too.",
+    )
+    rope_factor: Annotated[float, Field(ge=1, le=1024)] = Field(
+        default=1.0, description="How many times the base's positions there are with rope_scaling."
+    )
     sdpa_kernel: Literal["auto", "flash", "memory-efficient", "math", "cudnn"] = Field(
         default="auto",
         description="Kernel of attention sdpa on a GPU; auto: torch picks the first that serves.",

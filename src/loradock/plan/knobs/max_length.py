@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from loradock.facts import DataFacts
 from loradock.plan.context import Context, asked
 from loradock.plan.plan import Decision
@@ -14,6 +16,25 @@ HEAVY_SHARE = 0.1
 
 def decide(context: Context) -> Decision[int]:
     """As the rows were prepared: auto covers the longest one, as far as the model has positions."""
+    decision = of_rows(context)
+    return replace(decision, why="; ".join([decision.why, *scaled(context)]))
+
+
+def scaled(context: Context) -> list[str]:
+    """What stretched positions mean for these rows; nothing where the base's own are left."""
+    model_config, positions = context.config.model, context.model.context_length
+    if model_config.rope_scaling == "off" or not positions:
+        return []
+    window = round(positions / model_config.rope_factor)
+    stretched = f"{model_config.rope_scaling} x{model_config.rope_factor:g} stretches the base's {window:,} positions"
+    if context.data.longest_tokens <= window:
+        gain = "and no row is longer: it changes how all are read, and gains nothing (--set model.rope_scaling=off)"
+        return [f"{stretched}, {gain}"]
+    return [f"{stretched}: rows that fit them are read otherwise than by the base, too"]
+
+
+def of_rows(context: Context) -> Decision[int]:
+    """Without a word on positions."""
     data = context.data
     if context.config.data.max_length != "auto":
         return asked("max_length", data.limit_tokens)

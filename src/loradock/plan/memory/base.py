@@ -14,6 +14,8 @@ TRL's; 434 and 497 of them are its own, the rest are the libraries' files."""
 LOADER_MOST_WORKERS = 2
 LOADER_PREFETCH = 4
 """Batches that each worker of the data loader keeps ready."""
+ROW_COPIES = 3
+"""PEFT puts trained rows into a copy of the embedding and one of the head in each pass; a gradient of one at a time."""
 
 
 def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dtype: str) -> int:
@@ -22,6 +24,11 @@ def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dt
     bits = storage.weight_bits(8 * BYTES[dtype]) + storage.scale_bits(double_quant=double_quant)
     unquantised = model.parameters - model.reached_parameters
     return int(model.reached_parameters * bits / 8) + unquantised * BYTES[dtype]
+
+
+def row_bytes(model: ModelFacts, *, dtype: str) -> int:
+    """Bytes of those copies in one of PEFT's passes; 0 without new tokens."""
+    return ROW_COPIES * model.vocabulary * model.hidden * BYTES[dtype] if model.row_parameters else 0
 
 
 def loader_workers(facts: Facts) -> int:

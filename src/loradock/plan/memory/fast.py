@@ -9,7 +9,8 @@ values, I = the MLP's inner size and r = the ranks of all adapters of a layer, i
     in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
 
 The last layers are the plain ones, so the peak is at the head or in the last layer's backward, where all the others
-still hold what they keep. Evaluation keeps nothing, but has two layers at hand at a time, or one and the head.
+still hold what they keep. Evaluation keeps nothing, but has two layers at hand at a time, or one and the head. With
+new tokens the self-check before the first step has PEFT's copies of the embedding, and little else.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 
 from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
-from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes
+from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, row_bytes, weight_bytes
 from loradock.plan.memory.widths import Widths, widths
 
 FLOAT = 4
@@ -155,7 +156,8 @@ class FastMemory:
             given_back = plain * layer + (shape.cached - plain) * self._hidden(tokens)
             moments.append(self._in_layer(shape, has_dense=True) - given_back)
         evaluation = max(layer + self._forward(tokens, has_dense=has_dense), self._head(tokens, hidden=3))
-        moments.append(evaluation - self.activations(shape))
+        before_training = row_bytes(self.model, dtype=self.setting.dtype)
+        moments += [evaluation - self.activations(shape), before_training - self.activations(shape)]
         return max(*moments, self._head(tokens, hidden=4), HEAD_END_HIDDEN * self._hidden(tokens))
 
     def _fixed(self) -> dict[str, int]:

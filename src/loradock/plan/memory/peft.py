@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
 from loradock.plan.memory import experts
-from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, weight_bytes, widest_input, widest_matrix
+from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, row_bytes, weight_bytes, widest_input, widest_matrix
 from loradock.plan.memory.widths import widths
 
 ADAPTER_BYTES = {"bfloat16": 10, "float16": 10, "float32": 8}
@@ -38,9 +38,6 @@ with expandable segments for four models (bench.memory --allocator)."""
 LOGIT_TILE_TOKENS = 4096
 LOGIT_TILE_VOCABULARY = 32768
 """TRL projects to logits in tiles of this size; the tile is allocated whole, however small the vocabulary."""
-
-ROW_COPIES = 3
-"""PEFT puts trained rows into a copy of the embedding and one of the head in each pass; a gradient of one at a time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +182,7 @@ def expected(
         "runtime": runtime_bytes,
     }
     if model.row_parameters:
-        parts["embedding with new rows"] = ROW_COPIES * model.vocabulary * model.hidden * BYTES[dtype]
+        parts["embedding with new rows"] = row_bytes(model, dtype=dtype)
     total = sum(parts.values())
     if on_gpu:
         moving = parts["activations"] + parts["logits"]

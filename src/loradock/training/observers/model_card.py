@@ -248,6 +248,21 @@ base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
 """
 
 
+def stretched(name: str, pin: str, model: dict[str, Any]) -> tuple[str, str]:
+    """Lines that stretch the base's positions as training did, and the argument that hands them over; or nothing."""
+    if model.get("rope_scaling", "off") == "off":
+        return "", ""
+    kind, factor = model["rope_scaling"], model["rope_factor"]
+    original = ', "original_max_position_embeddings": window' if kind == "yarn" else ""
+    lines = f"""config = AutoConfig.from_pretrained("{name}"{pin})
+text = config.get_text_config(decoder=True)
+window = text.max_position_embeddings
+text.rope_parameters = {{**text.rope_parameters, "rope_type": "{kind}", "factor": {factor}{original}}}
+text.max_position_embeddings = int({factor} * window)
+"""
+    return lines, ", config=config"
+
+
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     """How to load the adapter with plain peft, and to ask it as it was trained."""
     revision, config = content["base"]["revision"], quantisation(content)
@@ -255,7 +270,9 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     quantised = f", quantization_config={config}" if config else ""
     model = content["plan"]["model"]
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
-    imports = ", ".join(sorted([base_class, "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])]))
+    positions, positions_argument = stretched(name, pin, content["config"]["model"])
+    needed = [*(["BitsAndBytesConfig"] if config else []), *(["AutoConfig"] if positions else [])]
+    imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
     asked = CHAT if prompt else RAW
     resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
@@ -268,7 +285,7 @@ import torch
 from peft import PeftModel
 from transformers import {imports}
 
-base = {base_class}.from_pretrained("{name}"{pin}{quantised})
+{positions}base = {base_class}.from_pretrained("{name}"{pin}{positions_argument}{quantised})
 adapter = "."  # the directory that holds this model card
 {resized}model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)

@@ -82,6 +82,8 @@ LATER_KEYS = {
     "data.overlap": 0,
     "data.deduplicate": "off",
     "tokenizer.add_tokens": (),
+    "model.rope_scaling": "off",
+    "model.rope_factor": 1.0,
 }
 """Keys that came after the first runs: left out at the value that those had, so that such a run continues."""
 

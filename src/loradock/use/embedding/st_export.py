@@ -124,6 +124,8 @@ def write_view(base: BaseModel, adapter: Path, folder: Path, *, output: Path, is
 def _write_config(base: BaseModel, target: Path, *, is_causal: bool, rows: int | None = None) -> None:
     """The base's config.json with what a token sees, for the whole model and for the part that reads text.
 
+    Positions that training stretched are stretched there, too.
+
     `rows`: of the vocabulary, where the adapter may have added some.
     """
     config: dict[str, Any] = json_object(base.directory / "config.json")
@@ -132,6 +134,8 @@ def _write_config(base: BaseModel, target: Path, *, is_causal: bool, rows: int |
             part["is_causal"] = False
         if rows and part is not None and "vocab_size" in part:
             part["vocab_size"] = rows
+    if base.scaling:
+        base.scaling.put(config.get("text_config") or config)
     _write(target, config)
 
 

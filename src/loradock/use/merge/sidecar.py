@@ -48,12 +48,14 @@ def _write_tokenizer(base: BaseModel, adapter: Path, folder: Path) -> None:
 
 
 def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> dict[str, Any]:
-    """The base's, with the vocabulary that the embedding has, its ties, and without a quantisation."""
+    """The base's, with the embedding's vocabulary, its ties, stretched positions, and without a quantisation."""
     config.pop("quantization_config", None)
     parts = [part for key, part in config.items() if key.endswith("_config") and isinstance(part, dict)]
     texts = [config, *([config["text_config"]] if config.get("text_config") in parts else [])]
     if plan.vocabulary not in (0, plan.base.config.get_text_config(decoder=True).vocab_size):
         texts[-1]["vocab_size"] = plan.vocabulary
+    if plan.base.scaling:
+        plan.base.scaling.put(texts[-1])
     if plan.is_untied:
         for part in texts:
             part["tie_word_embeddings"] = False

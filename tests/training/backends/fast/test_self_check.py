@@ -66,6 +66,27 @@ def test_every_family_is_computed_in_float32_as_peft_does_it_and_in_bfloat16_no_
     assert all(after[name].dtype == dtype and torch.equal(after[name], each) for name, (dtype, each) in before.items())
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
+def test_rows_of_new_tokens_are_computed_as_peft_does_it(family: str, dtype: str, tmp_path: Path, rows: Path) -> None:
+    """Gemma's embedding has a scale, Gemma 2's head a bound. No row of the data has these tokens."""
+    model = make_model(tmp_path / "model", family)
+    settings = ('tokenizer.add_tokens=["<go>","<to>"]', f"model.compute_dtype={dtype}", "engine=fast")
+    job = job_of(tmp_path, *settings, "model.quantization=none", model=model, data=rows)
+    fast = build(job)[0]
+    assert len(self_check.kinds_of_weights(fast, job)) == 3
+    found = self_check.check(fast, job)
+    assert found.exact.adapter < 1e-4
+    assert (found.rounded is None) == (dtype == "float32")
+    assert fast.embedding_rows
+    assert fast.head.rows
+    for end in (fast.embedding_rows, fast.head.rows):
+        right, end.ids = end.ids, end.ids.flip(0)
+        with pytest.raises(Unsound):
+            self_check.check(fast, job)
+        end.ids = right
+
+
 def test_whole_weights_in_bfloat16_are_computed_with_in_float32_as_peft_does_it(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:

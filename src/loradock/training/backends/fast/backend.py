@@ -130,9 +130,10 @@ class FastBackend(Backend):
         return forward(inputs), backward
 
     def reference_model(self) -> AbstractContextManager[None]:
-        """With the working copy of all adapters at zero, or at what the run began with."""
+        """With the working copy of all adapters at zero and of rows at the base's, or at what the run began with."""
         initial = self.job.initial
-        return self.model.adapters.standing_at(zip(trainable(self.job.model), initial, strict=True) if initial else ())
+        begun = zip(trainable(self.job.model), initial, strict=True) if initial else self.model.initial_rows
+        return self.model.adapters.standing_at(begun)
 
     def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Into the flat gradient, times the loss scale of float16."""

@@ -13,13 +13,17 @@ import torch
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.families.base import Norm
 from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.token_rows import TokenRows
 
 CHUNK_BYTES = 256 << 20
 LEAST_ROWS = 128
 
 
 class Head:
-    """The final norm and the output matrix [vocabulary, hidden], both frozen; `softcap` bounds the logits (Gemma 2)."""
+    """The final norm and the output matrix [vocabulary, hidden], both frozen; `softcap` bounds the logits (Gemma 2).
+
+    `rows` are trained, in the place of those that the matrix has of the same tokens.
+    """
 
     def __init__(
         self,
@@ -28,8 +32,10 @@ class Head:
         *,
         softcap: float | None,
         kernels: Kernels,
+        rows: TokenRows | None = None,
     ) -> None:
         self.weight = weight
+        self.rows = rows
         self.norm = norm
         self.softcap = softcap
         self.kernels = kernels
@@ -45,9 +51,12 @@ class Head:
         weights = batch.weights * scale
         gradient = torch.empty_like(normed)
         for part in self._chunks(len(chosen)):
-            logits = torch.mm(normed[part], self.weight.t())
+            logits = self._logits(normed[part])
             losses = self.kernels.cross_entropy_(logits, batch.targets[part], weights[part], softcap=self.softcap)
+            through_rows = self.rows.take_gradient(logits, normed[part]) if self.rows else None
             torch.mm(logits, self.weight, out=gradient[part])
+            if through_rows is not None:
+                gradient[part] += through_rows
             loss += losses.sum()
             del logits  # before the next chunk's are made
         norm = self.norm
@@ -78,7 +87,7 @@ class Head:
         """Chunk by chunk the weighted negative log-likelihoods of the supervised tokens, float32."""
         normed, _ = self._normed(x.index_select(0, batch.rows))
         for part in self._chunks(len(normed)):
-            logits = torch.mm(normed[part], self.weight.t())
+            logits = self._logits(normed[part])
             yield (
                 part,
                 self.kernels.cross_entropy_(
@@ -86,6 +95,12 @@ class Head:
                 ),
             )
             del logits
+
+    def _logits(self, normed: torch.Tensor) -> torch.Tensor:
+        logits = torch.mm(normed, self.weight.t())
+        if self.rows:
+            self.rows.put_logits(logits, normed)
+        return logits
 
     def _normed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.kernels.rms_norm(x, self.norm.weight, self.norm.epsilon, offset=self.norm.offset)

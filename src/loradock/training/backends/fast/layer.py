@@ -73,7 +73,9 @@ class Layer:
         attention: Attention,
         kernels: Kernels,
         index: int,
+        is_lowest: bool,
     ) -> None:
+        """`is_lowest`: nothing is trained below, so that the gradient to its input is not asked for."""
         self.parts = parts
         self.qkv, self.output, self.gate_up, self.down = (
             LinearGroup(modules, adapters, room, kernels=kernels, first=ADAPTERS_A_GROUP * (4 * index + group))
@@ -82,7 +84,7 @@ class Layer:
         self.cos, self.sin = table
         self.attention = attention
         self.kernels = kernels
-        self.index = index
+        self.is_lowest = is_lowest
 
     def forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, LayerKept]:
         """x [T, hidden] -> [T, hidden], and what backward needs."""
@@ -174,8 +176,8 @@ class Layer:
         if dh is not None:
             normed, _ = self._norm(kept.x, parts.attention_norm)
             self.qkv.backward_a(dh, normed, keys=batch.keys)
-        if self.index == 0:
-            return dy  # below the first layer nothing is trained
+        if self.is_lowest:
+            return dy
         dn = self.qkv.backward_input(joined, dh, keys=batch.keys)
         norm = parts.attention_norm
         return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)

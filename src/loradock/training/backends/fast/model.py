@@ -20,6 +20,7 @@ from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept
 from loradock.training.backends.fast.linear import adapter_parameters
 from loradock.training.backends.fast.pooler import Pooler
+from loradock.training.backends.fast.token_rows import TokenRows, once
 from loradock.training.backends.fast.weights import DenseRoom
 
 
@@ -45,6 +46,10 @@ class FastModel:
         self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
         self.output_matrix = parts.head
         self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
+        self.embedding_rows, head_rows = (
+            TokenRows(rows, self.adapters) if rows else None for rows in (parts.embedding_rows, parts.head_rows)
+        )
+        self.initial_rows = [(each.parameter, each.initial) for each in once(parts.embedding_rows, parts.head_rows)]
         self.room = DenseRoom()
         self.layers = [
             Layer(
@@ -55,10 +60,11 @@ class FastModel:
                 attention=attention,
                 kernels=kernels,
                 index=index,
+                is_lowest=index == 0 and not self.embedding_rows,
             )
             for index, each in enumerate(parts.layers)
         ]
-        self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels)
+        self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels, rows=head_rows)
         self.pooler = Pooler(parts.norm, kernels=kernels)
         self.checkpointed = checkpointed
         self.attention = attention
@@ -166,13 +172,18 @@ class FastModel:
                 held = layer.recompute(held, batch)
             gradient = layer.backward(gradient, held, batch)
             del held
+        if self.embedding_rows:
+            self.embedding_rows.look_up_backward(gradient, batch.ids, scale=self.embedding_scale)
         self.adapters.accumulate()
 
     def _embed(self, batch: Tokens) -> torch.Tensor:
         x = torch.nn.functional.embedding(batch.ids, self.embedding).to(self.dtype)
+        if self.embedding_rows:
+            x = self.embedding_rows.look_up(x, batch.ids)
         return x * self.embedding_scale if self.embedding_scale != 1.0 else x
 
 
 def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
-    """The adapters' weights in the order that stacks what shares an input."""
-    return [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]
+    """The adapters' weights in the order that stacks what shares an input, and rows of new tokens."""
+    of_layers = [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]
+    return [*of_layers, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]

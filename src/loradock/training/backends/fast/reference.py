@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from bitsandbytes.nn import Linear4bit
+from peft.tuners.trainable_tokens import TrainableTokensLayer
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
@@ -65,6 +66,9 @@ def in_float32(model: Any) -> Iterator[None]:
     for module in base.modules():
         if isinstance(module, Linear4bit):
             undone.append(quantised_in_float32(module))
+        elif isinstance(module, TrainableTokensLayer):
+            module.forward = partial(rows_in_float32, module)
+            undone.append(partial(delattr, module, "forward"))
         elif isinstance(module, torch.nn.Embedding):
             undone.append(module.register_forward_hook(embedded).remove)
         elif isinstance(module, torch.nn.Linear) and module.weight.dtype != torch.float32:
@@ -99,6 +103,19 @@ def embedded(module: Any, arguments: tuple[Any, ...], _: torch.Tensor) -> torch.
     rows = functional.embedding(arguments[0], module.weight).float()
     scale = getattr(module, "embed_scale", None)
     return rows if scale is None else rows * scale.to(module.weight.dtype)
+
+
+def rows_in_float32(module: Any, x: torch.Tensor) -> torch.Tensor:
+    """In the place of PEFT's forward of an embedding or a head with rows of its own, which it rounds to the base's."""
+    (name,) = module.active_adapters
+    rows, base = module.trainable_tokens_delta[name].float(), module.base_layer
+    places = torch.tensor(module.token_indices[name], device=x.device)
+    if isinstance(base, torch.nn.Linear):
+        return product(base, x).index_copy(-1, places, x @ rows.t())
+    is_row = x[..., None] == places
+    scale = module._get_embed_scale()
+    new_states = rows[is_row.int().argmax(-1)] * (1.0 if scale is None else scale.to(base.weight.dtype).float())
+    return torch.where(is_row.any(-1, keepdim=True), new_states, embedded(base, (x,), x))
 
 
 def product(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ ROWS = 4
 LONGEST = 64
 NOISE = 0.01
 """Of what is added to the adapters for the comparison, standard deviation."""
+KINDS = ("lora_A", "lora_B")
 SMALLEST_NORM = 1e-30
 """Of a gradient that is zero throughout, as on a base whose weights are."""
 LEAST_NORM = 1e-4
@@ -39,7 +40,8 @@ LEAST_NORM = 1e-4
 class Distance:
     """How far loss and gradient are from those held to be right, as shares of these.
 
-    `gradient` is the larger one of all A and all B, `adapter` that of the one matrix that is worst.
+    `gradient` is the largest one of all A, all B and all rows of new tokens, `adapter` that of the one matrix that is
+    worst.
     """
 
     loss: float
@@ -137,11 +139,13 @@ class Likelihood:
 def check(model: FastModel, job: Job, kind: Kind | None = None, rows: list[Array] | None = None) -> Differences:
     """Compare on the first rows of the run, cut to 64 tokens, every token of them learned, without dropout.
 
+    With them on a row of new tokens, where the run adds some: its first rows may hold none.
+
     LoRA begins with B at zero, where A gets no gradient and adds nothing: small values stand in the adapters meanwhile.
     The run's own random state is not drawn from. Raises Unsound where a difference is larger than the compute dtype
     explains, or a gradient is not finite; Diverged where PEFT's own loss is not finite.
     """
-    rows = [ids[:LONGEST] for ids in (first_rows(job) if rows is None else rows)]
+    rows = [ids[:LONGEST] for ids in (*new_tokens(model), *(first_rows(job) if rows is None else rows))]
     with noisy(model):
         found = compared(model, job, rows, kind or Likelihood())
     if not found.is_sound:
@@ -175,6 +179,12 @@ def first_rows(job: Job) -> list[Array]:
         if len(found) >= ROWS:
             break
     return found[:ROWS]
+
+
+def new_tokens(model: FastModel) -> list[Array]:
+    """The ids of the tokens whose rows are trained, as one row of two tokens at least; none without them."""
+    ids = [] if model.embedding_rows is None else model.embedding_rows.ids.tolist()
+    return [np.array((ids * 2)[: max(2, len(ids))])] if ids else []
 
 
 def compared(model: FastModel, job: Job, rows: list[Array], kind: Kind) -> Differences:
@@ -212,11 +222,11 @@ def distance(
     """From the expected loss and flat gradient."""
     adapters, whole = model.adapters, expected[1]
     difference = found[1] - whole
-    is_a = places_of_a(model, job)
+    kinds = kinds_of_weights(model, job)
     least = LEAST_NORM * float(whole.norm())
     return Distance(
         loss=relative(found[0] - expected[0], expected[0]),
-        gradient=largest(relative(float(difference[part].norm()), float(whole[part].norm())) for part in (is_a, ~is_a)),
+        gradient=largest(relative(float(difference[part].norm()), float(whole[part].norm())) for part in kinds),
         adapter=largest(
             float(adapters.view(difference, [each], each.shape).norm())
             / max(float(adapters.view(whole, [each], each.shape).norm()), least, SMALLEST_NORM)
@@ -230,15 +240,19 @@ def largest(values: Iterable[float]) -> float:
     return float(np.max(list(values)))
 
 
-def places_of_a(model: FastModel, job: Job) -> torch.Tensor:
-    """Where A lies in the flat buffer, and not B: their gradients are of different size."""
+def kinds_of_weights(model: FastModel, job: Job) -> list[torch.Tensor]:
+    """Where A, B and rows of new tokens lie in the flat buffer: their gradients are of different size."""
     names = {id(parameter): name for name, parameter in job.model.named_parameters()}
-    return torch.cat(
-        [
-            torch.full((each.numel(),), "lora_A" in names[id(each)], device=model.adapters.values.device)
-            for each in model.adapters.parameters
-        ]
-    )
+    kind_of = {id(each): next((k for k in KINDS if k in names[id(each)]), "") for each in model.adapters.parameters}
+    return [
+        torch.cat(
+            [
+                torch.full((each.numel(),), kind_of[id(each)] == kind, device=model.adapters.values.device)
+                for each in model.adapters.parameters
+            ]
+        )
+        for kind in sorted(set(kind_of.values()))
+    ]
 
 
 def relative(difference: float, whole: float) -> float:

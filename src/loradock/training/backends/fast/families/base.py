@@ -10,6 +10,7 @@ import torch
 
 from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.kernels.base import Activation
+from loradock.training.backends.fast.token_rows import RowParameter, bare, rows_of
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
 
@@ -53,7 +54,10 @@ class LayerParts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ModelParts:
-    """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head]."""
+    """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
+
+    `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the place of the frozen ones.
+    """
 
     embedding: torch.Tensor
     embedding_scale: float
@@ -62,6 +66,8 @@ class ModelParts:
     norm: Norm
     head: torch.Tensor
     softcap: float | None = None
+    embedding_rows: RowParameter | None = None
+    head_rows: RowParameter | None = None
 
 
 class Unfit(Exception):
@@ -150,12 +156,14 @@ def common_model(
     model: Any, *, positions: int, layers: Sequence[LayerParts], offset: bool = False, kinds: Sequence[str] = ()
 ) -> ModelParts:
     """A model of the common build around its layers; `kinds` are those of its tables of positions."""
-    decoder = decoder_of(model)
+    decoder, head = decoder_of(model), model.get_output_embeddings()
     return ModelParts(
-        embedding=decoder.embed_tokens.weight.detach(),
+        embedding=bare(decoder.embed_tokens).weight.detach(),
         embedding_scale=1.0,
         tables=tables_of(decoder.rotary_emb, positions=positions, kinds=kinds),
         layers=tuple(layers),
         norm=norm_of(decoder.norm, offset=offset),
-        head=model.get_output_embeddings().weight.detach(),
+        head=bare(head).weight.detach(),
+        embedding_rows=rows_of(decoder.embed_tokens),
+        head_rows=rows_of(head),
     )

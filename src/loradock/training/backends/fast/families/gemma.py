@@ -15,6 +15,7 @@ from loradock.training.backends.fast.families.base import (
     rule_of,
     split_layer,
 )
+from loradock.training.backends.fast.token_rows import bare
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:
@@ -27,7 +28,7 @@ def parts(model: Any, *, positions: int) -> ModelParts:
     layers = [_layer(layer, config, has_tables=has_tables) for layer in decoder.layers]
     kinds = sorted({layer.rotary for layer in layers}) if has_tables else ()
     whole = common_model(model, positions=positions, layers=layers, offset=True, kinds=kinds)
-    embedding = decoder.embed_tokens
+    embedding = bare(decoder.embed_tokens)
     return replace(
         whole,
         embedding_scale=float(embedding.embed_scale.to(embedding.weight.dtype)),
