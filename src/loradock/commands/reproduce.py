@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 50
 SKIP_CHECK = "--skip-env-check"
+FILE = LocalPath(exists=True, dir_okay=False)
 
 
 @click.command()
@@ -32,9 +33,12 @@ SKIP_CHECK = "--skip-env-check"
 )
 @click.option("--whole", is_flag=True, help="Repeat all steps, and compare the adapter's bytes.")
 @click.option("--model", type=LocalPath(exists=True, file_okay=False), help="Where the base lies now.")
-@click.option(
-    "--data", type=LocalPath(exists=True), multiple=True, help="Where the rows lie now, once for each source."
-)
+@click.option("--data", type=LocalPath(), multiple=True, help="Where the rows lie now, once for each source.")
+@click.option("--validation", type=LocalPath(), multiple=True, help="Where its validation files lie, once for each.")
+@click.option("--template", type=FILE, help="Where a chat template in a file of its own lies.")
+@click.option("--embedding-template", type=FILE, help="Where an embedding template in a file of its own lies.")
+@click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
+@click.option("--deepspeed", type=FILE, help="Where the run's own DeepSpeed configuration lies.")
 @click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
 @click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
 @click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
@@ -45,12 +49,11 @@ def reproduce(
     check_only: bool,
     steps: int | None,
     whole: bool,
-    model: Path | None,
-    data: tuple[Path, ...],
     output: Path | None,
     trust_remote_code: str | None,
     skips_check: bool,
     as_json: bool,
+    **places: Any,
 ) -> None:
     """Make RUN again from its record, and compare: losses, gradient norms, evaluations, the adapter's bytes.
 
@@ -67,6 +70,7 @@ def reproduce(
     """
     from loradock.analysis.reproduce import differences
     from loradock.analysis.reproduce.original import as_repeated, opened
+    from loradock.analysis.reproduce.places import Places, located, require
     from loradock.machine import Host, probe
 
     if check_only and (whole or steps):
@@ -77,7 +81,8 @@ def reproduce(
         raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
     original = opened(run)
     output = output or original.directory.absolute().with_name(f"{original.directory.absolute().name}-again")
-    config = as_repeated(original, model=model, data=data, output=output, trusted=trust_remote_code)
+    config = as_repeated(original, located(original, Places(**places)), output=output, trusted=trust_remote_code)
+    require(original, config)
     findings = differences.all_of(original, config, probe.gather(Host()))
     result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in findings]}
     if not as_json:

@@ -9,7 +9,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
 from loradock.training.run_dir import recorded
@@ -96,39 +95,16 @@ def opened(path: Path) -> Original:
     return Original(directory=directory, record=record, config=config, train=train, evaluations=evaluations)
 
 
-def is_fetched(path: str) -> bool:
-    """Whether rows at a path would come over the network: an address, or a data set of a hub."""
-    return "://" in path or path.startswith(HUB_PREFIX)
+def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted: str | None) -> RunConfig:
+    """The configuration of the repeat: a located one with what was decided, in another directory, nothing after it.
 
-
-def as_repeated(
-    original: Original, *, model: Path | None, data: Sequence[Path], output: Path, trusted: str | None
-) -> RunConfig:
-    """The configuration of the repeat: the recorded one with what was decided, in another directory, nothing after it.
-
-    `model` and `data` say where base and rows lie now. A record may come from anybody: it names no place to write, and
-    nothing to fetch. UsageError where other files are named than there were, where rows would have to be fetched, and
-    where the model's own code was run and `trusted` does not name it.
+    A record may come from anybody: it names no place to write. UsageError where the model's own code was run and
+    `trusted` does not name it.
     """
-    config, record = original.config, original.record
+    record = original.record
     if config.model.trust_remote_code and not trusted:
         what = f"the run executed the code of {config.model.trust_remote_code}; a record alone does not allow that"
         raise UsageError(what, hint=f"--trust-remote-code {config.model.trust_remote_code}")
-    held_out = [path for path in config.data.validation_files.values() if is_fetched(path)]
-    addresses = [source.path for source in config.data.sources if is_fetched(source.path) and not data] + held_out
-    if addresses:
-        what = f"rows come from the web ({', '.join(addresses)}): an address that only a record names is not fetched"
-        raise UsageError(what, hint="fetch them, and name each source: " + "--data FILE " * len(config.data.sources))
-    sources = config.data.sources
-    if data and len(data) != len(sources):
-        what = f"--data was given {len(data)} times, and the run has {len(sources)} sources"
-        raise UsageError(what, hint=" ".join(f"--data {source.path}" for source in sources))
-    if data:
-        moved = zip(sources, data, strict=True)
-        sources = tuple(source.model_copy(update={"path": str(path)}) for source, path in moved)
-    base: dict[str, Any] = {"trust_remote_code": trusted} | ({"name": str(model)} if model else {})
-    if not model and is_hub_model(config.model.name):  # where it was found, so that no hub is asked
-        base |= {"name": record["base"]["path"], "revision": None}
     cadence = original.decided("cadence") or {}
     evaluation: dict[str, Any] = {"tasks": ()}
     if original.evaluations and cadence.get("evaluate"):
@@ -141,8 +117,8 @@ def as_repeated(
             "name": None,
             "output": str(output),
             "engine": original.decided("engine") or config.engine,
-            "model": config.model.model_copy(update=base),
-            "data": config.data.model_copy(update={"sources": sources, "date": date, "cache": None}),
+            "model": config.model.model_copy(update={"trust_remote_code": trusted}),
+            "data": config.data.model_copy(update={"date": date, "cache": None}),
             "train": config.train.model_copy(update=train),
             "evaluation": config.evaluation.model_copy(update=evaluation),
             "logging": config.logging.model_copy(update={"every": cadence.get("log", 1), "trackers": ()}),

@@ -79,6 +79,7 @@ class RunRecord:
             "attempts": [*before.get("attempts", []), *([attempt(before)] if before else [])],
             "continued": now() if before else None,
             "config": before.get("config") or config.model_dump(mode="json"),
+            "working_directory": before.get("working_directory") or str(Path.cwd()),
             "origins": origins,
             "facts": asdict(facts),
             "environment": library_variables.recorded(os.environ),

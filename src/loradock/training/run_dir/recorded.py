@@ -73,6 +73,7 @@ class Data(Part):
     validation_sources: list[Source] = []
     conversations: Count = 1
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    embedding_template_sha256: str | None = None
 
 
 class Decision(Part):
@@ -135,6 +136,7 @@ class Record(Attempt):
     name: Text | None = None
     attempts: list[Attempt] = []
     config: dict[str, Any] | None = None
+    working_directory: Text | None = None
     fingerprint: dict[str, str] = {}
     facts: Facts | None = None
     base: Base | None = None
