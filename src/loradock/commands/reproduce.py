@@ -13,6 +13,7 @@ import click
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.errors import NotReproduced, UsageError
+from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
     from loradock.analysis.reproduce.comparison import Comparison
@@ -62,13 +63,16 @@ def reproduce(
     loradock reproduce runs/mine
     loradock reproduce runs/mine --whole
     loradock reproduce run.json --model DIR --data rows.jsonl
+    loradock reproduce again.tar
 
-    RUN is a run's directory, its run.json, or the adapter in it. First it says what differs here from the record
-    (code, packages, machine, base, rows, settings), and what each may change. Then it trains in a directory of its
-    own, which the same command continues after a kill. It ends with 0 where all that was compared is equal to the last
-    bit, and with 85 where it is not; with --check-only, with 85 where something differs that may change a bit.
+    RUN is a run's directory, its run.json, the adapter in it, or a bundle of it (loradock bundle create --run).
+    First it says what differs here from the record (code, packages, machine, base, rows, settings), and what each may
+    change. Then it trains in a directory of its own, which the same command continues after a kill. It ends with 0
+    where all that was compared is equal to the last bit, and with 85 where it is not; with --check-only, with 85 where
+    something differs that may change a bit.
     """
     from loradock.analysis.reproduce import differences
+    from loradock.analysis.reproduce.artefact import places_in
     from loradock.analysis.reproduce.original import as_repeated, opened
     from loradock.analysis.reproduce.places import Places, located, require
     from loradock.machine import Host, probe
@@ -79,12 +83,15 @@ def reproduce(
         )
     if whole and steps:
         raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
-    original = opened(run)
-    output = output or original.directory.absolute().with_name(f"{original.directory.absolute().name}-again")
-    config = as_repeated(original, located(original, Places(**places)), output=output, trusted=trust_remote_code)
+    original = opened(laid_out(run) if run.is_file() and run.name != RECORD else run)
+    output = output or original.title.absolute().with_name(f"{original.title.absolute().name}-again")
+    given = Places(**places)
+    if original.bundle:
+        given = given.before(places_in(original.bundle, original))
+    config = as_repeated(original, located(original, given), output=output, trusted=trust_remote_code)
     require(original, config)
     findings = differences.all_of(original, config, probe.gather(Host()))
-    result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in findings]}
+    result: dict[str, Any] = {"run": str(original.title), "differences": [asdict(each) for each in findings]}
     if not as_json:
         for line in heading(original, findings):
             say(line)
@@ -99,10 +106,23 @@ def reproduce(
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
 
 
+def laid_out(file: Path) -> Path:
+    """The folder of a bundle, beside it; UsageError where another bundle lies there."""
+    from loradock.delivery.image.bundle.load import holds, lay_out
+
+    folder = file.with_suffix("")
+    if folder == file:
+        raise UsageError(f"{file} is no run, and no bundle (.tar)", hint="a run's directory, run.json, or NAME.tar")
+    if not holds(folder, file):
+        manifest = lay_out(file, folder)
+        say(f"laid out {file} ({manifest.digest}) in {folder}", stderr=True)
+    return folder
+
+
 def heading(original: Original, findings: list[Difference]) -> list[str]:
     """What the run was, and what differs."""
     record = original.record
-    about = f"{original.directory}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
+    about = f"{original.title}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
     lines = [f"{about}, {original.steps} steps, {original.processes} process(es)"]
     return lines + ([f"differs: {each.line}" for each in findings] or ["nothing differs from the record"])
 
@@ -167,7 +187,7 @@ def verdict(original: Original, compared: Comparison, result: dict[str, Any]) ->
     causes = [each["name"] for each in result["differences"] if each["changes"] != "nothing"]
     cause = f"; differs: {', '.join(causes)}" if causes else "; nothing was found to differ"
     if not compared.steps:
-        return f"no step of {original.directory} could be compared: its metrics.jsonl has none"
+        return f"no step of {original.title} could be compared: its metrics.jsonl has none"
     if compared.parted is not None:
         far = f"largest relative difference {compared.largest:.1e} at step {compared.at}"
         return f"parted at step {compared.parted} ({far}){cause}"

@@ -59,7 +59,8 @@ def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Differen
     return [
         *of_code(original, facts),
         *of_machine(original, config, facts),
-        *of_settings(original, config),
+        *of_settings(original),
+        *of_deepspeed(original, config),
         *of_base(original, config),
         *of_rows(original, config),
         *of_templates(original, config),
@@ -104,20 +105,31 @@ def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[
             yield from _differ(name, before.get(name), now.get(name), "last bits")
 
 
-def of_settings(original: Original, config: RunConfig) -> Iterator[Difference]:
-    """Keys that mean something else in this version, as defaults that changed; keys of a DeepSpeed configuration."""
+def of_settings(original: Original) -> Iterator[Difference]:
+    """Keys that mean something else in this version, as defaults that changed."""
     recorded, now = original.record["fingerprint"], fingerprint.of_config(original.config)
-    now |= fingerprint.of_deepspeed(config)
     later = {name: fingerprint.text_of(value) for name, value in fingerprint.LATER_KEYS.items()}
     asked = {name: text for name, text in recorded.items() if name.partition(".")[0] in SECTIONS}
     for name in sorted({*now, *asked}):
-        if not name.endswith(FOUND):
+        if not name.endswith(FOUND) and not name.startswith(DEEPSPEED):
             yield from _differ(name, asked.get(name, later.get(name)), now.get(name, later.get(name)), "results")
 
 
 SECTIONS = frozenset(RunConfig.model_fields)
 FOUND = (".content", ".tokens", ".rows")
 """Ends of the fields of a fingerprint that only reading the rows or the adapter gives."""
+
+
+DEEPSPEED = "train.deepspeed."
+"""Begin of the fields that a DeepSpeed configuration of one's own gives."""
+
+
+def of_deepspeed(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """Keys of a DeepSpeed configuration of one's own."""
+    recorded = {name: text for name, text in original.record["fingerprint"].items() if name.startswith(DEEPSPEED)}
+    now = fingerprint.of_deepspeed(config)
+    for name in sorted({*recorded, *now}):
+        yield from _differ(name, recorded.get(name), now.get(name), "results")
 
 
 def of_base(original: Original, config: RunConfig) -> Iterator[Difference]:

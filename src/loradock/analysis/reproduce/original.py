@@ -15,16 +15,28 @@ from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import RECORD
 from loradock.training.run_dir.record import metrics
 
+BUNDLED = "run"
+"""The part of a bundle that holds a run."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there."""
+    """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there.
+
+    `bundle`: the folder of a bundle that was laid out, where it lies in one.
+    """
 
     directory: Path
     record: Mapping[str, Any]
     config: RunConfig
     train: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
+    bundle: Path | None = None
+
+    @property
+    def title(self) -> Path:
+        """What it is called in messages, and its repeat is named after."""
+        return self.bundle or self.directory
 
     @property
     def steps(self) -> int:
@@ -64,12 +76,14 @@ def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
 
 
 def opened(path: Path) -> Original:
-    """The run of a directory, of its run.json, or of the adapter in it.
+    """The run of a directory, of its run.json, of the adapter in it, or of a bundle's folder.
 
     InputMissing where there is none, StorageError for a record that is damaged, ConfigError for one whose
     configuration this version does not know.
     """
     directory = path.parent if path.name == RECORD else path
+    is_bundle = not (directory / RECORD).is_file() and (directory / BUNDLED / RECORD).is_file()
+    directory = directory / BUNDLED if is_bundle else directory
     if not (directory / RECORD).is_file() and (directory.parent / RECORD).is_file():
         directory = directory.parent
     if not (directory / RECORD).is_file():
@@ -92,7 +106,14 @@ def opened(path: Path) -> Original:
         what = f"the configuration in {directory / RECORD} is another version's (loradock {record.get('loradock')})"
         raise ConfigError(what, hint="use that version, or its image", problems=problems) from None
     train, evaluations = (metrics(directory, kind) for kind in ("train", "eval"))
-    return Original(directory=directory, record=record, config=config, train=train, evaluations=evaluations)
+    return Original(
+        directory=directory,
+        record=record,
+        config=config,
+        train=train,
+        evaluations=evaluations,
+        bundle=path if is_bundle else None,
+    )
 
 
 def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted: str | None) -> RunConfig:

@@ -157,9 +157,7 @@ def require(original: Original, config: RunConfig) -> None:
             values = [shlex.quote(path) if path in is_here else _KINDS.get(name, "FILE") for path in paths[name]]
             options += _given(f"--{name}", values)
     if problems:
-        raise InputMissing(
-            "what the run was made of is not here", hint=f"add {' '.join(options)}", problems=problems
-        )
+        raise InputMissing("what the run was made of is not here", hint=f"add {' '.join(options)}", problems=problems)
 
 
 _KINDS = {"model": "DIR", "adapter": "DIR"}
