@@ -17,6 +17,7 @@ from whole_runs import train
 
 from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.analysis.reproduce.original import as_repeated, opened
+from loradock.analysis.reproduce.places import Places, located
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
 from loradock.machine.library_variables import ALLOCATOR
@@ -168,7 +169,7 @@ def test_what_is_missing_is_named_with_where_it_was(here: Path, made: Path) -> N
     whats = [problem.what for problem in found["error"].problems]
     assert len(whats) == 2
     assert all(gone in what for what in whats)
-    assert "--model DIR, --data FILE" in str(found["error"].hint)
+    assert found["error"].hint == "add --model DIR --data FILE"
     assert checked(here)["error"] is None  # as the hint says
     shutil.copytree(made / "run" / "adapter", here / "alone")
     lonely = asked(str(here / "alone"))
@@ -218,7 +219,8 @@ def test_a_record_names_no_place_to_write_and_no_hub_to_ask(here: Path, tmp_path
     record["config"]["data"]["cache"] = "/nobody/asked"
     record["config"]["model"] |= {"name": "owner/base", "revision": "0" * 40}
     file.write_text(json.dumps(record), "utf-8")
-    config = as_repeated(opened(here / "run"), model=None, data=(), output=tmp_path / "again", trusted=None)
+    original = opened(here / "run")
+    config = as_repeated(original, located(original, Places()), output=tmp_path / "again", trusted=None)
     assert config.data.cache is None
     assert (config.model.name, config.model.revision) == (record["base"]["path"], None)
 
