@@ -73,7 +73,7 @@ def reproduce(
     """
     from loradock.analysis.reproduce import differences
     from loradock.analysis.reproduce.artefact import places_in
-    from loradock.analysis.reproduce.original import as_repeated, opened
+    from loradock.analysis.reproduce.original import CARD, as_repeated, opened
     from loradock.analysis.reproduce.places import Places, located, require
     from loradock.machine import Host, probe
 
@@ -83,7 +83,7 @@ def reproduce(
         )
     if whole and steps:
         raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
-    original = opened(laid_out(run) if run.is_file() and run.name != RECORD else run)
+    original = opened(laid_out(run) if run.is_file() and run.name not in (RECORD, CARD) else run)
     output = output or original.title.absolute().with_name(f"{original.title.absolute().name}-again")
     given = Places(**places)
     if original.bundle:

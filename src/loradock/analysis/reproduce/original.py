@@ -11,19 +11,20 @@ from pydantic import ValidationError
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
-from loradock.training.run_dir import recorded
-from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir import enclosed, recorded
+from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.record import metrics
 
-BUNDLED = "run"
-"""The part of a bundle that holds a run."""
+BUNDLED = enclosed.FOLDER
+"""The part of a bundle, or the folder in an adapter, that holds the record of a run."""
+CARD = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
     """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there.
 
-    `bundle`: the folder of a bundle that was laid out, where it lies in one.
+    `bundle`: the adapter, or the folder of a bundle that was laid out, where it lies in one.
     """
 
     directory: Path
@@ -76,21 +77,24 @@ def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
 
 
 def opened(path: Path) -> Original:
-    """The run of a directory, of its run.json, of the adapter in it, or of a bundle's folder.
+    """The run of a directory, of its run.json, of an adapter or its card, or of a bundle's folder.
 
     InputMissing where there is none, StorageError for a record that is damaged, ConfigError for one whose
     configuration this version does not know.
     """
-    directory = path.parent if path.name == RECORD else path
-    is_bundle = not (directory / RECORD).is_file() and (directory / BUNDLED / RECORD).is_file()
-    directory = directory / BUNDLED if is_bundle else directory
-    if not (directory / RECORD).is_file() and (directory.parent / RECORD).is_file():
-        directory = directory.parent
+    path = path.absolute()
+    directory = folder = path.parent if path.name in (RECORD, CARD) else path
+    is_in_run = folder.name == ADAPTER and (folder.parent / RECORD).is_file()
+    is_bundle = not is_in_run and not (folder / RECORD).is_file() and (folder / BUNDLED / RECORD).is_file()
+    if is_bundle:
+        directory = folder / BUNDLED
+    elif not (folder / RECORD).is_file() and (folder.parent / RECORD).is_file():
+        directory = folder.parent
     if not (directory / RECORD).is_file():
         is_adapter = (path / "adapter_config.json").is_file()
         hint = f"loradock runs {path if path.is_dir() else path.parent}"
         if is_adapter:
-            hint = "run.json lies beside the adapter's folder: ask who trained it for that"
+            hint = "an older adapter: run.json lies beside its folder; ask who trained it for that"
         raise InputMissing(f"{path} is not a run: there is no {RECORD} in it", hint=hint)
     record = recorded.read(directory)
     if not record.get("fingerprint"):
@@ -112,7 +116,7 @@ def opened(path: Path) -> Original:
         config=config,
         train=train,
         evaluations=evaluations,
-        bundle=path if is_bundle else None,
+        bundle=folder if is_bundle else None,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from loradock import demo
 from loradock.analysis.reproduce.original import Original
 from loradock.config.rules import HUB_PREFIX, is_hub_model
 from loradock.config.schema import RunConfig
@@ -17,8 +18,11 @@ from loradock.config.sections.data import SourceConfig, parts_of
 from loradock.data.read import files
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError
+from loradock.model import hub_cache
 from loradock.training.continued import directory_of
 
+SHIPPED = "/loradock/demo/"
+"""Below it lie the base and the rows of the demo."""
 TEMPLATE_SUFFIXES = (".jinja", ".j2")
 
 
@@ -70,12 +74,15 @@ def located(original: Original, places: Places) -> RunConfig:
 
 
 def _base(original: Original, places: Places) -> dict[str, Any]:
-    """A base of a hub is taken from where it was found, so that no hub is asked."""
-    name = original.config.model.name
+    """A base of a hub is taken from where it was found, else from this user's cache, so that no hub is asked."""
+    model, recorded = original.config.model, original.record["base"]
+    name = model.name
     if places.model:
         return {"name": str(places.model), "revision": None}
     if is_hub_model(name):
-        return {"name": original.record["base"]["path"], "revision": None}
+        fetched = hub_cache.directory_of(name, recorded.get("revision"), environ=os.environ)
+        was = Path(recorded["path"])
+        return {"name": str(fetched or was) if not was.is_dir() else str(was), "revision": None}
     return {"name": _as_found(name, original)}
 
 
@@ -95,7 +102,13 @@ def _file(was: str, now: Path | None, original: Original) -> str:
 
 
 def _as_found(path: str, original: Original) -> str:
-    """A relative path starts where the run was started, if it is there; else where this command is."""
+    """A relative path starts where the run was started, if it is there; else where this command is.
+
+    The demo's files lie in every installation.
+    """
+    if path.startswith(os.sep) and not os.path.exists(path) and SHIPPED in path:
+        shipped = Path(demo.__file__).parent / path.rpartition(SHIPPED)[2]
+        return str(shipped) if shipped.exists() else path
     directory = original.record.get("working_directory")
     if not directory or os.path.isabs(path) or is_fetched(path):
         return path
@@ -204,7 +217,7 @@ def _missing_base(original: Original, config: RunConfig) -> Iterator[Problem]:
     directory, name = Path(config.model.name), base.get("name")
     if not (directory / "config.json").is_file():
         revision = base.get("revision")
-        hint = f"hf download {shlex.quote(str(name))} --revision {revision} --local-dir DIR" if revision else None
+        hint = f"hf download {shlex.quote(str(name))} --revision {revision}" if revision else None
         yield Problem(what=f"the base is not at {directory} ({name})", hint=hint)
         return
     absent = [str(directory / weights) for weights in base.get("weights", []) if not (directory / weights).is_file()]
