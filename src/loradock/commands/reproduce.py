@@ -98,12 +98,30 @@ def reproduce(
     if check_only:
         finish(result, as_json=as_json, parted=differing(findings))
         return
-    steps_wanted = (
-        None if whole else min(steps or min(original.first_evaluation or MOST_STEPS, MOST_STEPS), original.steps)
-    )
+    steps_wanted = wanted(original, steps=steps, whole=whole)
     options = (SKIP_CHECK,) if skips_check else ()
     compared = repeated(original, config, steps_wanted=steps_wanted, options=options, result=result, as_json=as_json)
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
+
+
+def wanted(original: Original, *, steps: int | None, whole: bool) -> int | None:
+    """How many steps are repeated, None for all. UsageError where the run had something else from a step before on."""
+    from loradock.analysis.reproduce.attempts import turns
+
+    changed = turns(original.record)
+    asked = steps or (original.steps if whole else min(original.first_evaluation or MOST_STEPS, MOST_STEPS))
+    asked = min(asked, original.steps)
+    setting = next((turn for turn in changed if turn.is_setting), None)
+    if setting:
+        what = f"from step {setting.step + 1} on the run had {setting.name} {setting.now}, and {setting.was} before"
+        raise UsageError(f"{what}: no one configuration makes it again", hint="--check-only says what differs")
+    first = changed[0] if changed else None
+    if first and first.step < asked:
+        what = f"from step {first.step + 1} on the run had {first.name} {first.now}, and {first.was} before"
+        if whole or steps or not first.step:
+            raise UsageError(f"{what} ({first.why}): no one run repeats both", hint=f"--steps {max(1, first.step)}")
+        return first.step
+    return None if whole else asked
 
 
 def laid_out(file: Path) -> Path:

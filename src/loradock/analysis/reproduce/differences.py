@@ -8,10 +8,11 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from loradock.analysis.reproduce.attempts import turns
+from loradock.analysis.reproduce.difference import Difference, Effect
 from loradock.analysis.reproduce.original import Original
 from loradock.analysis.reproduce.places import TEMPLATE_SUFFIXES
 from loradock.config.schema import RunConfig
@@ -27,31 +28,10 @@ from loradock.training.continued import directory_of
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir.record import code_sha256
 
-Effect = Literal["nothing", "last bits", "results"]
 COMPUTING = frozenset(("torch", "bitsandbytes", "triton", "liger-kernel", "flash-attn", "numpy"))
 """Packages whose other versions may add in another order."""
 READING = frozenset(("transformers", "tokenizers", "peft", "trl", "accelerate", "loradock"))
 """Packages whose other versions may read, render or adapt in another way."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One thing, as it was and as it is now, and the most that it may change."""
-
-    name: str
-    was: str
-    now: str
-    changes: Effect
-
-    @property
-    def line(self) -> str:
-        """For a person."""
-        effect = {
-            "nothing": "changes nothing",
-            "last bits": "may change the last bits",
-            "results": "may change results",
-        }
-        return f"{self.name}: {self.was} -> {self.now} ({effect[self.changes]})"
 
 
 def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Difference]:
@@ -60,6 +40,7 @@ def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Differen
         *of_code(original, facts),
         *of_machine(original, config, facts),
         *of_settings(original),
+        *(turn.difference for turn in turns(original.record)),
         *of_deepspeed(original, config),
         *of_base(original, config),
         *of_rows(original, config),

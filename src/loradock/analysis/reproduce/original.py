@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from loradock.analysis.reproduce.attempts import first_micro_batch
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
 from loradock.training.run_dir import enclosed, recorded
@@ -135,8 +136,8 @@ def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted:
     if original.evaluations and cadence.get("evaluate"):
         evaluation["every"] = cadence["evaluate"]
     date = (record.get("data") or {}).get("date") or config.data.date
-    micro_batch = original.decided("micro_batch")
-    train = {"micro_batch": micro_batch} if isinstance(micro_batch, int) and micro_batch > 0 else {}
+    micro_batch = first_micro_batch(record)
+    train = {"micro_batch": micro_batch} if micro_batch else {}
     return config.model_copy(
         update={
             "name": None,

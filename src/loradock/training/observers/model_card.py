@@ -119,15 +119,9 @@ def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What `--allow-change` accepted, by the step from which it holds; attempts whose steps were made again are out."""
-    if not content.get("resumed_from"):
-        return
-    attempts = [each for each in (*content.get("attempts", []), content) if each.get("resumed_from")]
-    steps = [int(attempt["resumed_from"].rpartition("-")[2]) for attempt in attempts]
-    for number, (each, step) in enumerate(zip(attempts, steps, strict=True)):
-        if any(later <= step for later in steps[number + 1 :]):
-            continue
-        for field, values in (each.get("allowed_changes") or {}).items():
+    """What `--allow-change` accepted, by the step from which it holds."""
+    for step, _, attempt in run_identity.continued(content):
+        for field, values in (attempt.get("allowed_changes") or {}).items():
             for difference in run_identity.differences({field: values["was"]}, {field: values["now"]}):
                 yield f"from step {step + 1}", difference.what
 

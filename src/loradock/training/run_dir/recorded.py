@@ -49,6 +49,17 @@ class Attempt(Part):
 
     resumed_from: Annotated[str, StringConstraints(pattern=r"^checkpoint-\d{1,15}$")] | None = None
     allowed_changes: dict[str, Change] | None = None
+    made_with: dict[str, str] = {}
+
+
+class Shrunk(Part):
+    """Less of what a decision gave, from the step after this one on."""
+
+    step: Count
+    decision: str
+    value: Count
+    before: Count
+    why: str
 
 
 class Base(Part):
@@ -143,6 +154,7 @@ class Record(Attempt):
     data: Data | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
+    shrunk: list[Shrunk] = []
     timings_seconds: Numbers = {}
     adapter_sha256: dict[FileName, str] = {}
     weights_sha256: dict[str, str] | None = None

@@ -1,0 +1,72 @@
+"""A run that was made in several parts: what changed between them, and how far one repeat can follow it to the bit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from loradock.analysis.reproduce.difference import Difference
+from loradock.training.run_dir import identity
+from loradock.training.run_dir.record import made_with
+
+VERSIONS = "versions."
+MICRO_BATCH = "micro-batch"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Turn:
+    """From the step after `step` on, the run had `now` in the place of `was`. `is_setting`: a person changed it."""
+
+    step: int
+    name: str
+    was: str
+    now: str
+    why: str
+    is_setting: bool = False
+
+    @property
+    def difference(self) -> Difference:
+        """For the list of what differs."""
+        changes = "results" if self.is_setting or self.name.startswith(VERSIONS) else "last bits"
+        return Difference(name=f"{self.name} from step {self.step + 1}", was=self.was, now=self.now, changes=changes)
+
+
+def turns(record: Mapping[str, Any]) -> list[Turn]:
+    """Everything that changed on the way, by step."""
+    return sorted([*_continued(record), *_shrunk(record)], key=lambda turn: (turn.step, turn.name))
+
+
+def _continued(record: Mapping[str, Any]) -> Iterator[Turn]:
+    """What was allowed to change where the run was continued, and what was otherwise without being asked."""
+    for step, before, attempt in identity.continued(record):
+        why = f"continued from step {step}"
+        for name, values in (attempt.get("allowed_changes") or {}).items():
+            is_setting = not name.startswith(VERSIONS)
+            yield Turn(step=step, name=name, was=values["was"], now=values["now"], why=why, is_setting=is_setting)
+        then, later = (
+            part.get("made_with") or (made_with(part) if part is record else {}) for part in (before, attempt)
+        )
+        for name in sorted({*then, *later}) if then and later else ():
+            if then.get(name) != later.get(name):
+                was, now = then.get(name, "none"), later.get(name, "none")
+                yield Turn(step=step, name=name, was=was, now=now, why=why)
+
+
+def _shrunk(record: Mapping[str, Any]) -> Iterator[Turn]:
+    for each in record.get("shrunk", ()):
+        if each["decision"] == "micro_batch":
+            was, now = str(each["before"]), str(each["value"])
+            yield Turn(step=each["step"], name=MICRO_BATCH, was=was, now=now, why=each["why"])
+
+
+def first_micro_batch(record: Mapping[str, Any]) -> int | None:
+    """Of the first step: what was left after the run went back to its beginning, else what was planned then."""
+    left = [
+        each["value"] for each in record.get("shrunk", ()) if each["decision"] == "micro_batch" and not each["step"]
+    ]
+    if left:
+        return min(left)
+    first = next((part["made_with"] for part in record.get("attempts", ()) if part.get("made_with")), made_with(record))
+    value = first.get(MICRO_BATCH, "")
+    return int(value) if value.isdecimal() else None
