@@ -135,7 +135,7 @@ def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
     """The configuration of the run that is to be repeated, for its sizes; nothing of it is trusted."""
     from loradock.analysis.reproduce.artefact import places_in
     from loradock.analysis.reproduce.original import opened
-    from loradock.analysis.reproduce.places import Places, located, paths_of
+    from loradock.analysis.reproduce.places import Places, is_shipped, located, paths_of
 
     assert site.reproduce
     others = {"--demo": is_demo, "--net-check": site.net_check, "--whole-config": site.whole_config}
@@ -150,12 +150,10 @@ def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
     config = config.model_copy(update={"model": config.model.model_copy(update={"trust_remote_code": None})})
     has_place = {name for name in vars(bundled) if getattr(bundled, name)}
     has_place |= {flag.removeprefix("--") for flag in ELSEWHERE if ask.shortcuts.get(flag)}
-    left = [
-        path
-        for name, paths in paths_of(original.config).items()
-        if name.replace("-", "_") not in has_place
-        for path in paths
-    ]
+    paths = {
+        name: paths for name, paths in paths_of(original.config).items() if name.replace("-", "_") not in has_place
+    }
+    left = [path for each in paths.values() for path in each if not is_shipped(path)]
     bundle = "loradock bundle create NAME.tar --run RUN --rows --base, and name its folder on the data volume"
     warnings = (
         [f"the pod has to find {', '.join(left)} where the run did: --model, --data, or {bundle}"] if left else []

@@ -106,7 +106,7 @@ def _as_found(path: str, original: Original) -> str:
 
     The demo's files lie in every installation.
     """
-    if path.startswith(os.sep) and not os.path.exists(path) and SHIPPED in path:
+    if is_shipped(path) and not os.path.exists(path):
         shipped = Path(demo.__file__).parent / path.rpartition(SHIPPED)[2]
         return str(shipped) if shipped.exists() else path
     directory = original.record.get("working_directory")
@@ -114,6 +114,11 @@ def _as_found(path: str, original: Original) -> str:
         return path
     there = Path(directory, path)
     return str(there) if there.exists() or (there.parent.is_dir() and not Path(path).exists()) else path
+
+
+def is_shipped(path: str) -> bool:
+    """Whether a path is that of a file of the demo, in whatever installation."""
+    return path.startswith(os.sep) and SHIPPED in path
 
 
 def is_fetched(path: str) -> bool:
