@@ -10,7 +10,7 @@ from loradock.analysis.reproduce.difference import Difference
 from loradock.training.run_dir import identity
 from loradock.training.run_dir.record import made_with
 
-VERSIONS = "versions."
+VERSIONS, FOLLOWS = "versions.", "plan."
 MICRO_BATCH = "micro-batch"
 
 
@@ -34,7 +34,9 @@ class Turn:
 
 def turns(record: Mapping[str, Any]) -> list[Turn]:
     """Everything that changed on the way, by step."""
-    return sorted([*_continued(record), *_shrunk(record)], key=lambda turn: (turn.step, turn.name))
+    return sorted(
+        [*_continued(record), *_shrunk(record)], key=lambda turn: (turn.step, turn.name.startswith(FOLLOWS), turn.name)
+    )
 
 
 def _continued(record: Mapping[str, Any]) -> Iterator[Turn]:
@@ -55,7 +57,7 @@ def _continued(record: Mapping[str, Any]) -> Iterator[Turn]:
 
 def _shrunk(record: Mapping[str, Any]) -> Iterator[Turn]:
     for each in record.get("shrunk", ()):
-        if each["decision"] == "micro_batch":
+        if each["decision"] == "micro_batch" and each["step"]:
             was, now = str(each["before"]), str(each["value"])
             yield Turn(step=each["step"], name=MICRO_BATCH, was=was, now=now, why=each["why"])
 
