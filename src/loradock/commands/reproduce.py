@@ -12,7 +12,7 @@ import click
 
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
-from loradock.errors import NotReproduced, UsageError
+from loradock.errors import NotReproduced, UsageError, WithinBound
 from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
@@ -68,8 +68,9 @@ def reproduce(
     RUN is a run's directory, its run.json, the adapter in it, or a bundle of it (loradock bundle create --run).
     First it says what differs here from the record (code, packages, machine, base, rows, settings), and what each may
     change. Then it trains in a directory of its own, which the same command continues after a kill. It ends with 0
-    where all that was compared is equal to the last bit, and with 85 where it is not; with --check-only, with 85 where
-    something differs that may change a bit.
+    where all that was compared is equal to the last bit, with 86 where only the CPU's kernels differ and no step lies
+    further apart than was measured for such, and with 85 otherwise; with --check-only, with 85 where something differs
+    that may change a bit.
     """
     from loradock.analysis.reproduce import differences
     from loradock.analysis.reproduce.artefact import places_in
@@ -201,14 +202,25 @@ def repeated(
 
 
 def verdict(original: Original, compared: Comparison, result: dict[str, Any]) -> str | None:
-    """Why the repeat is another run than the first; None where it is the same. Adds the verdict's words."""
+    """Why the repeat is another run than the first; None where it is the same. Adds the verdict's words.
+
+    `is_within_bound`: all that differs are kernels of a CPU, and no step lies further apart than was measured for such.
+    """
+    from loradock.analysis.reproduce import bound
+
     causes = [each["name"] for each in result["differences"] if each["changes"] != "nothing"]
     cause = f"; differs: {', '.join(causes)}" if causes else "; nothing was found to differ"
     if not compared.steps:
         return f"no step of {original.title} could be compared: its metrics.jsonl has none"
     if compared.parted is not None:
         far = f"largest relative difference {compared.largest:.1e} at step {compared.at}"
-        return f"parted at step {compared.parted} ({far}){cause}"
+        dtype = original.decided("compute_dtype") if original.decided("device") == "cpu" else None
+        if bound.is_kernels(causes, dtype=dtype) and bound.is_within(compared.differences):
+            result["is_within_bound"] = True
+            limit = f"{bound.bound_at(compared.at or 1):.1e}"
+            return f"within the bound of another instruction set ({limit} there): {far}{cause}"
+        known = f"; {bound.unknown(causes, dtype=dtype)}" if causes else ""
+        return f"parted at step {compared.parted} ({far}){cause}{known}"
     adapter = result.get("adapter")
     if adapter and adapter["was"] != adapter["now"]:
         return f"identical to step {compared.steps}, and the adapters differ{cause}"
@@ -217,11 +229,11 @@ def verdict(original: Original, compared: Comparison, result: dict[str, Any]) ->
 
 
 def finish(result: dict[str, Any], *, as_json: bool, parted: str | None) -> None:
-    """Print the verdict. NotReproduced where it is that something parted."""
+    """Print the verdict. NotReproduced where it is that something parted, WithinBound where that is bounded."""
     result["verdict"] = parted or result.get("verdict", "nothing differs that may change a bit")
     if as_json:
         click.echo(json.dumps(result, indent=2))
     elif not parted:
         say(result["verdict"])
     if parted:
-        raise NotReproduced(parted)
+        raise (WithinBound if result.get("is_within_bound") else NotReproduced)(parted)

@@ -7,7 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -145,14 +146,23 @@ def test_a_working_directory_and_a_relative_path(made: Path, monkeypatch: pytest
     assert checked("../run")["differences"] == []
 
 
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that everybody may enter, as pytest's own are not."""
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o755)
+        yield Path(name)
+
+
 @pytest.mark.parametrize("who", ["another copy of the code", "another user"])
-def test_another_installation_and_another_user(who: str, made: Path, tmp_path: Path) -> None:
-    """In a process of its own: the package lies elsewhere, with byte-code beside it; nobody's user id and umask."""
-    folder = tmp_path / "there"
+def test_another_installation_and_another_user(who: str, made: Path, open_folder: Path) -> None:
+    """In a process of its own: the package lies elsewhere, with byte-code beside it; nobody's user id and umask.
+
+    Nobody cannot look into the folder that the run was made in.
+    """
+    folder = open_folder
     code = shutil.copytree(Path(loradock.__file__).parent, folder / "site" / "loradock")
     copy_tree(made, folder / "made")
-    for place in [folder, *folder.parents][:3]:
-        place.chmod(0o755)
     as_user: list[str] = []
     if who == "another user":
         if os.getuid() or not shutil.which("setpriv"):
@@ -162,7 +172,7 @@ def test_another_installation_and_another_user(who: str, made: Path, tmp_path: P
     words = ("reproduce", str(folder / "made" / "run"), "--check-only", "--json")
     command = [*as_user, sys.executable, "-P", "-m", "loradock", *words]
     done = subprocess.run(
-        command, env=environment, cwd=folder, capture_output=True, text=True, check=False, umask=0o077
+        command, env=environment, cwd=folder / "made", capture_output=True, text=True, check=False, umask=0o077
     )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)["differences"]

@@ -82,7 +82,7 @@ def _base(original: Original, places: Places) -> dict[str, Any]:
     if is_hub_model(name):
         fetched = hub_cache.directory_of(name, recorded.get("revision"), environ=os.environ)
         was = Path(recorded["path"])
-        return {"name": str(fetched or was) if not was.is_dir() else str(was), "revision": None}
+        return {"name": str(fetched or was) if not os.path.isdir(was) else str(was), "revision": None}
     return {"name": _as_found(name, original)}
 
 
@@ -112,8 +112,9 @@ def _as_found(path: str, original: Original) -> str:
     directory = original.record.get("working_directory")
     if not directory or os.path.isabs(path) or is_fetched(path):
         return path
-    there = Path(directory, path)
-    return str(there) if there.exists() or (there.parent.is_dir() and not Path(path).exists()) else path
+    there = os.path.join(directory, path)
+    is_there = os.path.exists(there) or (os.path.isdir(os.path.dirname(there)) and not os.path.exists(path))
+    return there if is_there else path
 
 
 def is_shipped(path: str) -> bool:
@@ -171,7 +172,7 @@ def require(original: Original, config: RunConfig) -> None:
     for name, found in missing(original, config):
         problems.append(found)
         if f"--{name}" not in options:
-            is_here = {path for path in paths[name] if not is_fetched(path) and Path(path).exists()}
+            is_here = {path for path in paths[name] if not is_fetched(path) and os.path.exists(path)}
             values = [shlex.quote(path) if path in is_here else _KINDS.get(name, "FILE") for path in paths[name]]
             options += _given(f"--{name}", values)
     if problems:
@@ -204,7 +205,7 @@ def missing(original: Original, config: RunConfig) -> Iterator[tuple[str, Proble
         "embedding-template": data.get("embedding_template_sha256"),
     }
     for name, path in templates.items():
-        if path.endswith(TEMPLATE_SUFFIXES) and not Path(path).is_file():
+        if path.endswith(TEMPLATE_SUFFIXES) and not os.path.isfile(path):
             hint = f"sha256 {digests[name]}" if digests[name] else None
             yield name, Problem(what=f"the template is not at {path}", hint=hint)
     if config.lora.adapter:
@@ -213,19 +214,21 @@ def missing(original: Original, config: RunConfig) -> Iterator[tuple[str, Proble
         except InputMissing as error:
             digest = recorded.get("lora.adapter.content")
             yield "adapter", Problem(what=error.what, hint=f"sha256 {digest}, of its name, size and weights")
-    if (path := config.train.deepspeed) and not Path(path).is_file():
+    if (path := config.train.deepspeed) and not os.path.isfile(path):
         yield "deepspeed", Problem(what=f"train.deepspeed is not at {path}")
 
 
 def _missing_base(original: Original, config: RunConfig) -> Iterator[Problem]:
     base = original.record.get("base") or {}
     directory, name = Path(config.model.name), base.get("name")
-    if not (directory / "config.json").is_file():
+    if not os.path.isfile(directory / "config.json"):
         revision = base.get("revision")
         hint = f"hf download {shlex.quote(str(name))} --revision {revision}" if revision else None
         yield Problem(what=f"the base is not at {directory} ({name})", hint=hint)
         return
-    absent = [str(directory / weights) for weights in base.get("weights", []) if not (directory / weights).is_file()]
+    absent = [
+        str(directory / weights) for weights in base.get("weights", []) if not os.path.isfile(directory / weights)
+    ]
     if absent:
         yield Problem(what=f"weights of the base are not there: {', '.join(absent)}")
 
