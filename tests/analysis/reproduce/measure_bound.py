@@ -11,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import click
+
 from loradock.analysis.reproduce.bound import UP_TO
 from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.training.run_dir.record import metrics
@@ -35,7 +37,7 @@ def measure(folder: Path, model: str, rows: str, *, steps: int, options: Sequenc
     for name in list(INSTRUCTIONS)[1:]:
         differences = compared(first, of(folder / name), steps=steps).differences
         largest = [max((value for step, value in differences if step <= limit), default=0.0) for limit in UP_TO]
-        print(f"{name}: {', '.join(f'{value:.1e}' for value in largest)} up to steps {', '.join(map(str, UP_TO))}")
+        click.echo(f"{name}: {', '.join(f'{value:.1e}' for value in largest)} up to steps {', '.join(map(str, UP_TO))}")
 
 
 def of(directory: Path) -> Measured:

@@ -35,6 +35,8 @@ class Curve:
 CURVES = (
     Curve(model="the demo's base, NF4", instructions="v3", largest=(3.0e-07, 1.0e-05, 5.1e-05, 3.1e-04, 8.1e-04)),
     Curve(model="the demo's base, NF4", instructions="v2", largest=(7.4e-07, 2.9e-05, 3.4e-05, 1.2e-04, 7.3e-04)),
+    Curve(model="SmolLM2-135M in float32", instructions="v3", largest=(5.3e-06, 2.6e-05, 5.1e-05)),
+    Curve(model="SmolLM2-135M in float32", instructions="v2", largest=(4.5e-06, 2.6e-05, 2.6e-05)),
 )
 
 
