@@ -116,8 +116,8 @@ def as_reproduce(workload: Workload, ask: Ask, site: Site, *, run: Path) -> Work
     """The same pod, in which the run of a record is repeated and compared; it starts its processes itself."""
     name = names.safe_name(f"reproduce-{workload.name}") if site.name is None else workload.name
     places = [text for flag in ELSEWHERE for path in _listed(ask.shortcuts.get(flag)) for text in (flag, path)]
-    whole = ("--whole",) if site.whole else ()
-    command = ("reproduce", str(run), *places, "--output", f"{asked.OUTPUT}/{name}", *whole)
+    extent = ("--whole",) if site.whole else ()
+    command = ("reproduce", str(run), *places, "--output", f"{asked.OUTPUT}/{name}", *extent)
     return replace(workload, name=name, command=command, processes=1)
 
 
@@ -138,11 +138,11 @@ def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
     from loradock.analysis.reproduce.places import Places, is_shipped, located, paths_of
 
     assert site.reproduce
-    others = {"--demo": is_demo, "--net-check": site.net_check, "--whole-config": site.whole_config}
-    others |= {"CONFIG": ask.config, "--preset": ask.preset, "--set": ask.overrides}
-    others |= {flag: value for flag, value in ask.shortcuts.items() if flag not in ELSEWHERE}
-    others["--nodes"] = site.nodes > 1
-    if unfit := [name for name, value in others.items() if value]:
+    options_beside = {"--demo": is_demo, "--net-check": site.net_check, "--whole-config": site.whole_config}
+    options_beside |= {"CONFIG": ask.config, "--preset": ask.preset, "--set": ask.overrides}
+    options_beside |= {flag: value for flag, value in ask.shortcuts.items() if flag not in ELSEWHERE}
+    options_beside["--nodes"] = site.nodes > 1
+    if unfit := [name for name, value in options_beside.items() if value]:
         raise UsageError(f"{unfit[0]} and --reproduce cannot be used together", hint=f"leave out {unfit[0]}")
     original = opened(site.reproduce)
     bundled = places_in(original.bundle, original) if original.bundle else Places()
@@ -153,10 +153,12 @@ def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
     paths = {
         name: paths for name, paths in paths_of(original.config).items() if name.replace("-", "_") not in has_place
     }
-    left = [path for each in paths.values() for path in each if not is_shipped(path)]
+    unplaced = [path for group in paths.values() for path in group if not is_shipped(path)]
     bundle = "loradock bundle create NAME.tar --run RUN --rows --base, and name its folder on the data volume"
     warnings = (
-        [f"the pod has to find {', '.join(left)} where the run did: --model, --data, or {bundle}"] if left else []
+        [f"the pod has to find {', '.join(unplaced)} where the run did: --model, --data, or {bundle}"]
+        if unplaced
+        else []
     )
     return Loaded(config=config, origins={}, warnings=tuple(warnings))
 

@@ -86,10 +86,10 @@ def reproduce(
         raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
     original = opened(laid_out(run) if run.is_file() and run.name not in (RECORD, CARD) else run)
     output = output or original.title.absolute().with_name(f"{original.title.absolute().name}-again")
-    given = Places(**places)
+    inputs = Places(**places)
     if original.bundle:
-        given = given.before(places_in(original.bundle, original))
-    config = as_repeated(original, located(original, given), output=output, trusted=trust_remote_code)
+        inputs = inputs.before(places_in(original.bundle, original))
+    config = as_repeated(original, located(original, inputs), output=output, trusted=trust_remote_code)
     require(original, config)
     findings = differences.all_of(original, config, probe.gather(Host()))
     result: dict[str, Any] = {"run": str(original.title), "differences": [asdict(each) for each in findings]}
@@ -99,30 +99,30 @@ def reproduce(
     if check_only:
         finish(result, as_json=as_json, parted=differing(findings))
         return
-    steps_wanted = wanted(original, steps=steps, whole=whole)
+    steps_wanted = steps_to_repeat(original, steps=steps, whole=whole)
     options = (SKIP_CHECK,) if skips_check else ()
     compared = repeated(original, config, steps_wanted=steps_wanted, options=options, result=result, as_json=as_json)
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
 
 
-def wanted(original: Original, *, steps: int | None, whole: bool) -> int | None:
+def steps_to_repeat(original: Original, *, steps: int | None, whole: bool) -> int | None:
     """How many steps are repeated, None for all. UsageError where the run had something else from a step before on."""
     from loradock.analysis.reproduce.attempts import turns
 
     changed = turns(original.record)
-    asked = steps or (original.steps if whole else min(original.first_evaluation or MOST_STEPS, MOST_STEPS))
-    asked = min(asked, original.steps)
+    count = steps or (original.steps if whole else min(original.first_evaluation or MOST_STEPS, MOST_STEPS))
+    count = min(count, original.steps)
     setting = next((turn for turn in changed if turn.is_setting), None)
     if setting:
         what = f"from step {setting.step + 1} on the run had {setting.name} {setting.now}, and {setting.was} before"
         raise UsageError(f"{what}: no one configuration makes it again", hint="--check-only says what differs")
     first = changed[0] if changed else None
-    if first and first.step < asked:
+    if first and first.step < count:
         what = f"from step {first.step + 1} on the run had {first.name} {first.now}, and {first.was} before"
         if whole or steps or not first.step:
             raise UsageError(f"{what} ({first.why}): no one run repeats both", hint=f"--steps {max(1, first.step)}")
         return first.step
-    return None if whole else asked
+    return None if whole else count
 
 
 def laid_out(file: Path) -> Path:
@@ -131,7 +131,9 @@ def laid_out(file: Path) -> Path:
 
     folder = file.with_suffix("")
     if folder == file:
-        raise UsageError(f"{file} is no run, and no bundle (.tar)", hint="a run's directory, run.json, or NAME.tar")
+        raise UsageError(
+            f"{file} is not a run, and not a bundle (.tar)", hint="a run's directory, run.json, or NAME.tar"
+        )
     if not holds(folder, file):
         manifest = lay_out(file, folder)
         say(f"laid out {file} ({manifest.digest}) in {folder}", stderr=True)

@@ -9,7 +9,7 @@ import pytest
 
 from loradock.analysis.reproduce.attempts import first_micro_batch, turns
 from loradock.analysis.reproduce.original import Original
-from loradock.commands.reproduce import wanted
+from loradock.commands.reproduce import steps_to_repeat
 from loradock.config.schema import RunConfig
 from loradock.errors import UsageError
 
@@ -30,7 +30,7 @@ def made(micro_batch: str = "4", cpus: str = "2") -> dict[str, str]:
 def steps_of(record: dict[str, Any], *, steps: int | None = None, whole: bool = False) -> int | None:
     lines = [{"step": step} for step in range(1, 21)]
     original = Original(directory=Path("run"), record=record, config=RunConfig(), train=lines, evaluations=[])
-    return wanted(original, steps=steps, whole=whole)
+    return steps_to_repeat(original, steps=steps, whole=whole)
 
 
 def shrunk(step: int, before: int, value: int) -> dict[str, Any]:

@@ -35,26 +35,30 @@ def members(original: Original, *, has_rows: bool, has_base: bool) -> dict[str, 
     names = {"template", "embedding-template", "deepspeed"}
     names |= {"data", "validation"} if has_rows else set()
     names |= {"adapter", "model"} if has_base else set()
-    gone = [problem for name, problem in missing(original, config) if name in names]
-    if gone:
-        raise InputMissing("not everything of the run can go into the bundle", hint=LEAVE_OUT, problems=gone)
-    found = {f"{RUN}/{name}": file for name in (RECORD, METRICS) if (file := original.directory / name).is_file()}
-    found |= {f"{RUN}/{name}/{file.name}": file for name, file in _single(config)}
+    absent = [problem for name, problem in missing(original, config) if name in names]
+    if absent:
+        raise InputMissing("not everything of the run can go into the bundle", hint=LEAVE_OUT, problems=absent)
+    files_by_member = {
+        f"{RUN}/{name}": file for name in (RECORD, METRICS) if (file := original.directory / name).is_file()
+    }
+    files_by_member |= {f"{RUN}/{name}/{file.name}": file for name, file in _single(config)}
     changed = [*differences.of_templates(original, config), *differences.of_deepspeed(original, config)]
     if has_rows:
         for name, sources in {"data": config.data.sources, "validation": held_out_files(config.data)}.items():
             for index, source in enumerate(sources):
-                found |= {f"{RUN}/{name}/{index}/{below}": file for below, file in _of_source(source)}
+                files_by_member |= {f"{RUN}/{name}/{index}/{below}": file for below, file in _of_source(source)}
         changed += differences.of_rows(original, config)
     if has_base:
         if config.lora.adapter:
             adapter = directory_of(config.lora.adapter)
-            found |= {f"{RUN}/adapter/{file.name}": file for file in sorted(adapter.iterdir()) if file.is_file()}
+            files_by_member |= {
+                f"{RUN}/adapter/{file.name}": file for file in sorted(adapter.iterdir()) if file.is_file()
+            }
         changed += differences.of_base(original, config)
     if changed:
         problems = [Problem(what=each.line) for each in changed]
         raise DataError("what the run was made of is no longer what it was", hint=LEAVE_OUT, problems=problems)
-    return found
+    return files_by_member
 
 
 LEAVE_OUT = "leave out --rows or --base, and name what is left out to loradock reproduce there"

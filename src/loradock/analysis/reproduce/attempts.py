@@ -41,34 +41,34 @@ def turns(record: Mapping[str, Any]) -> list[Turn]:
 
 def _continued(record: Mapping[str, Any]) -> Iterator[Turn]:
     """What was allowed to change where the run was continued, and what was otherwise without being asked."""
-    for step, before, attempt in identity.continued(record):
+    for step, previous, attempt in identity.continued(record):
         why = f"continued from step {step}"
         for name, values in (attempt.get("allowed_changes") or {}).items():
             is_setting = not name.startswith(VERSIONS)
             yield Turn(step=step, name=name, was=values["was"], now=values["now"], why=why, is_setting=is_setting)
-        then, later = (
-            part.get("made_with") or (made_with(part) if part is record else {}) for part in (before, attempt)
+        earlier, later = (
+            part.get("made_with") or (made_with(part) if part is record else {}) for part in (previous, attempt)
         )
-        for name in sorted({*then, *later}) if then and later else ():
-            if then.get(name) != later.get(name):
-                was, now = then.get(name, "none"), later.get(name, "none")
-                yield Turn(step=step, name=name, was=was, now=now, why=why)
+        for name in sorted({*earlier, *later}) if earlier and later else ():
+            if earlier.get(name) != later.get(name):
+                texts = {"was": earlier.get(name, "none"), "now": later.get(name, "none")}
+                yield Turn(step=step, name=name, why=why, **texts)
 
 
 def _shrunk(record: Mapping[str, Any]) -> Iterator[Turn]:
-    for each in record.get("shrunk", ()):
-        if each["decision"] == "micro_batch" and each["step"]:
-            was, now = str(each["before"]), str(each["value"])
-            yield Turn(step=each["step"], name=MICRO_BATCH, was=was, now=now, why=each["why"])
+    for event in record.get("shrunk", ()):
+        if event["decision"] == "micro_batch" and event["step"]:
+            texts = {"was": str(event["before"]), "now": str(event["value"])}
+            yield Turn(step=event["step"], name=MICRO_BATCH, why=event["why"], **texts)
 
 
 def first_micro_batch(record: Mapping[str, Any]) -> int | None:
     """Of the first step: what was left after the run went back to its beginning, else what was planned then."""
-    left = [
+    values = [
         each["value"] for each in record.get("shrunk", ()) if each["decision"] == "micro_batch" and not each["step"]
     ]
-    if left:
-        return min(left)
+    if values:
+        return min(values)
     first = next((part["made_with"] for part in record.get("attempts", ()) if part.get("made_with")), made_with(record))
     value = first.get(MICRO_BATCH, "")
     return int(value) if value.isdecimal() else None

@@ -51,9 +51,8 @@ def located(original: Original, places: Places) -> RunConfig:
     """The recorded configuration with the places of now. UsageError where one is named that the run does not have."""
     config, data = original.config, original.config.data
     _require_used(original, places)
-    was = [source.path for source in data.sources]
-    now = [str(path) for path in places.data] or [_as_found(path, original) for path in was]
-    sources = tuple(s.model_copy(update={"path": path}) for s, path in zip(data.sources, now, strict=True))
+    paths = [str(path) for path in places.data] or [_as_found(source.path, original) for source in data.sources]
+    sources = tuple(s.model_copy(update={"path": path}) for s, path in zip(data.sources, paths, strict=True))
     update: dict[str, Any] = {"sources": sources, "validation": _validation(original, places)}
     update["template"] = _file(data.template, places.template, original)
     embedding = config.embedding.model_copy(
@@ -91,14 +90,14 @@ def _validation(original: Original, places: Places) -> Any:
     if not held_out:
         return original.config.data.validation
     splits = [parts_of(path).get("split") for path in held_out.values()]
-    named = [f"{path}#{split}" if split else str(path) for path, split in zip(places.validation, splits, strict=False)]
-    now = dict(zip(held_out, named or [_as_found(path, original) for path in held_out.values()], strict=True))
-    return now[""] if [*now] == [""] else now
+    paths = [f"{path}#{split}" if split else str(path) for path, split in zip(places.validation, splits, strict=False)]
+    files_by_set = dict(zip(held_out, paths or [_as_found(path, original) for path in held_out.values()], strict=True))
+    return files_by_set[""] if [*files_by_set] == [""] else files_by_set
 
 
-def _file(was: str, now: Path | None, original: Original) -> str:
+def _file(was: str, place: Path | None, original: Original) -> str:
     """A template: a name stays, a file is where it lies now."""
-    return str(now or _as_found(was, original)) if was.endswith(TEMPLATE_SUFFIXES) else was
+    return str(place or _as_found(was, original)) if was.endswith(TEMPLATE_SUFFIXES) else was
 
 
 def _as_found(path: str, original: Original) -> str:
@@ -112,9 +111,9 @@ def _as_found(path: str, original: Original) -> str:
     directory = original.record.get("working_directory")
     if not directory or os.path.isabs(path) or is_fetched(path):
         return path
-    there = os.path.join(directory, path)
-    is_there = os.path.exists(there) or (os.path.isdir(os.path.dirname(there)) and not os.path.exists(path))
-    return there if is_there else path
+    from_there = os.path.join(directory, path)
+    is_there = os.path.exists(from_there) or (os.path.isdir(os.path.dirname(from_there)) and not os.path.exists(path))
+    return from_there if is_there else path
 
 
 def is_shipped(path: str) -> bool:
@@ -131,17 +130,17 @@ def _require_used(original: Original, places: Places) -> None:
     config = original.config
     counts = {"data": len(config.data.sources), "validation": len(config.data.validation_files)}
     for name, count in counts.items():
-        given = len(getattr(places, name))
-        if given not in (0, count):
-            what = f"--{name} was given {given} times, and the run has {count} of such files"
+        place_count = len(getattr(places, name))
+        if place_count not in (0, count):
+            what = f"--{name} was given {place_count} times, and the run has {count} of such files"
             raise UsageError(what, hint=" ".join(_given(f"--{name}", paths_of(config)[name])) or f"leave out --{name}")
-    used = {
+    has_file = {
         "template": config.data.template.endswith(TEMPLATE_SUFFIXES),
         "embedding_template": config.embedding.template.endswith(TEMPLATE_SUFFIXES),
         "adapter": config.lora.adapter is not None,
         "deepspeed": config.train.deepspeed is not None,
     }
-    for name, is_used in used.items():
+    for name, is_used in has_file.items():
         if getattr(places, name) and not is_used:
             option = f"--{name.replace('_', '-')}"
             raise UsageError(f"{option} has no effect: the run has no such file", hint=f"leave out {option}")
@@ -149,7 +148,7 @@ def _require_used(original: Original, places: Places) -> None:
 
 def paths_of(config: RunConfig) -> Mapping[str, Sequence[str]]:
     """The paths of a configuration by the name of their option."""
-    named = {
+    paths_by_option = {
         "model": [config.model.name],
         "data": [source.path for source in config.data.sources],
         "validation": [*config.data.validation_files.values()],
@@ -160,7 +159,7 @@ def paths_of(config: RunConfig) -> Mapping[str, Sequence[str]]:
     }
     return {
         name: [path for path in paths if path and ("template" not in name or path.endswith(TEMPLATE_SUFFIXES))]
-        for name, paths in named.items()
+        for name, paths in paths_by_option.items()
     }
 
 
@@ -169,8 +168,8 @@ def require(original: Original, config: RunConfig) -> None:
     problems: list[Problem] = []
     options: list[str] = []
     paths = paths_of(config)
-    for name, found in missing(original, config):
-        problems.append(found)
+    for name, problem in missing(original, config):
+        problems.append(problem)
         if f"--{name}" not in options:
             is_here = {path for path in paths[name] if not is_fetched(path) and os.path.exists(path)}
             values = [shlex.quote(path) if path in is_here else _KINDS.get(name, "FILE") for path in paths[name]]
@@ -191,11 +190,11 @@ def missing(original: Original, config: RunConfig) -> Iterator[tuple[str, Proble
     record, recorded = original.record, original.record["fingerprint"]
     yield from (("model", problem) for problem in _missing_base(original, config))
     data = record.get("data") or {}
-    named = {"data": config.data.sources, "validation": held_out_files(config.data)}
-    before = {"data": data.get("sources", []), "validation": data.get("validation_sources", [])}
-    for name, sources in named.items():
+    sources_by_option = {"data": config.data.sources, "validation": held_out_files(config.data)}
+    recorded_sources = {"data": data.get("sources", []), "validation": data.get("validation_sources", [])}
+    for name, sources in sources_by_option.items():
         for index, source in enumerate(sources):
-            digests = [each["sha256"] for each in before[name]]
+            digests = [each["sha256"] for each in recorded_sources[name]]
             hint = f"sha256 {digests[index]}" if index < len(digests) else None
             if what := _missing_rows(source):
                 yield name, Problem(what=what, hint=hint)

@@ -208,7 +208,7 @@ def reproduce(content: dict[str, Any]) -> str:
     options = " ".join(inputs_elsewhere(content["config"]))
     return f"""## Reproduce this
 
-`run/` beside this card holds the record of the run and its measured steps. In this folder, with loradock
+`run/` beside this file holds the record of the run and its measured steps. In this folder, with loradock
 {content["loradock"]}{code}:
 
 ```bash

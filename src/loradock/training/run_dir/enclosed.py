@@ -25,7 +25,7 @@ def write(content: Mapping[str, Any], directory: Path, adapter: Path) -> None:
     """Put the record and the measured steps of the run in `directory` into its adapter. Raises OSError."""
     folder = adapter / FOLDER
     folder.mkdir(exist_ok=True)
-    kept = {name: content[name] for name in KEPT if name in content}
-    atomic_io.replace(folder / RECORD, json.dumps(kept, indent=2, default=str) + "\n")
+    parts = {name: content[name] for name in KEPT if name in content}
+    atomic_io.replace(folder / RECORD, json.dumps(parts, indent=2, default=str) + "\n")
     if (directory / METRICS).is_file():
         shutil.copyfile(directory / METRICS, folder / METRICS)

@@ -72,13 +72,13 @@ def continued(record: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any
     """(step, attempt before, attempt) of each that took the run up, but for those whose steps were all made again."""
     parts = [*record.get("attempts", []), record]
     steps = [int(name.rpartition("-")[2]) if (name := part.get("resumed_from")) else 0 for part in parts]
-    before: Mapping[str, Any] = {}
+    previous: Mapping[str, Any] = {}
     for number, (step, part) in enumerate(zip(steps, parts, strict=True)):
         if any(later <= step for later in steps[number + 1 :]):
             continue
         if step:
-            yield step, before, part
-        before = part
+            yield step, previous, part
+        previous = part
 
 
 def _steps_made(directory: Path, changed: Collection[str]) -> int | None:

@@ -238,14 +238,14 @@ def made_with(record: Mapping[str, Any]) -> dict[str, str]:
     facts, plan = record.get("facts") or {}, record.get("plan") or {}
     decided = {decision["name"]: decision["value"] for decision in plan.get("decisions", [])}
     on_cpu = {"instruction set": facts.get("instruction_set"), "CPUs": facts.get("cpus")}
-    found = {
+    facts_by_name = {
         "loradock's code": record.get("code_sha256"),
         "GPUs": ", ".join(gpu["name"] for gpu in facts.get("gpus") or []) or None,
         "micro-batch": decided.get("micro_batch"),
         **(on_cpu if decided.get("device") == "cpu" else {}),
         **(record.get("environment") or {}),
     }
-    return {name: str(value) for name, value in found.items() if value is not None}
+    return {name: str(value) for name, value in facts_by_name.items() if value is not None}
 
 
 def sha256(file: Path, *, unless: threading.Event) -> str | None:
