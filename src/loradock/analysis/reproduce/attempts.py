@@ -51,15 +51,19 @@ def _continued(record: Mapping[str, Any]) -> Iterator[Turn]:
         )
         for name in sorted({*earlier, *later}) if earlier and later else ():
             if earlier.get(name) != later.get(name):
-                texts = {"was": earlier.get(name, "none"), "now": later.get(name, "none")}
-                yield Turn(step=step, name=name, why=why, **texts)
+                yield Turn(step=step, name=name, was=earlier.get(name, "none"), now=later.get(name, "none"), why=why)
 
 
 def _shrunk(record: Mapping[str, Any]) -> Iterator[Turn]:
     for event in record.get("shrunk", ()):
         if event["decision"] == "micro_batch" and event["step"]:
-            texts = {"was": str(event["before"]), "now": str(event["value"])}
-            yield Turn(step=event["step"], name=MICRO_BATCH, why=event["why"], **texts)
+            yield Turn(
+                step=event["step"],
+                name=MICRO_BATCH,
+                was=str(event["before"]),
+                now=str(event["value"]),
+                why=event["why"],
+            )
 
 
 def first_micro_batch(record: Mapping[str, Any]) -> int | None:
