@@ -1,6 +1,6 @@
 """The curves of `loradock.analysis.reproduce.bound`: one run by the kernels of several instruction sets.
 
-PYTHONPATH=tests python -m analysis.reproduce.measure_bound FOLDER MODEL ROWS [STEPS] [--set KEY=VALUE ...]
+PYTHONPATH=tests python -m analysis.reproduce.measure_bound FOLDER MODEL ROWS [STEPS] [OPTIONS OF TRAIN]
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def measure(folder: Path, model: str, rows: str, *, steps: int, options: Sequenc
     for name, variables in INSTRUCTIONS.items():
         settings = [text for setting in SETTINGS for text in ("--set", setting)]
         where = ("--model", model, "--data", rows, "--max-steps", str(steps), "--output", str(folder / name))
-        command = [sys.executable, "-m", "loradock", "train", *where, *settings, *options, "--skip-env-check"]
+        command = [sys.executable, "-m", "loradock", "train", *where, *settings, *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     first = of(folder / "here")
