@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from tiny import copy_tree, write_rows
 from whole_runs import train
 
 from loradock.cli import cli
+from loradock.commands.reproduce import reproduce
+from loradock.delivery.image.bundle.archive import add, finish
 from loradock.errors import DataError, InputMissing, LoradockError, NotReproduced, UsageError
 from loradock.machine.library_variables import ALLOCATOR
 
@@ -163,3 +166,26 @@ def test_rows_of_a_directory_and_of_a_pattern_lie_in_a_bundle_as_they_are_named(
         found = asked(f"{number}.tar")
         (folder / "gone").rename(folder / "parts")
         assert found["differences"] == []
+
+
+def test_a_bundle_whose_member_leads_out_of_its_folder_is_not_laid_out(tmp_path: Path) -> None:
+    file = tmp_path / "evil.tar"
+    with file.open("wb") as stream:
+        add(stream, "run/../../evil", [b"{}"])
+        add(stream, "run/run.json", [b"{}"])
+        finish(stream)
+    error = asked(str(file))["error"]
+    assert isinstance(error, DataError)
+    assert "leads out of the bundle" in str(error)
+    assert [path.name for path in tmp_path.iterdir()] == ["evil.tar"]
+
+
+def test_the_model_card_and_the_report_say_commands_that_there_are(made: Path, tmp_path: Path) -> None:
+    card = (made / "run" / "adapter" / "README.md").read_text("utf-8")
+    options = set(re.findall(r"--[a-z-]+", card.partition("## Reproduce this")[2].partition("\n## ")[0]))
+    assert options == {"--check-only", "--whole", "--model", "--data", "--validation", "--template", "--adapter"}
+    known = {option for param in reproduce.params for option in param.opts}
+    assert options <= known
+    page = tmp_path / "report.html"
+    assert CliRunner().invoke(cli, ["report", str(made / "run"), "--output", str(page)]).exit_code == 0
+    assert f"loradock reproduce {made / 'run'}" in page.read_text("utf-8")
