@@ -9,10 +9,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from faults.seams import SEAMS
+from faults.test_out_of_memory import RUN, Card
 from proven import unchecked
 from tiny import write_pairs, write_rows
+from whole_runs import train
 
 from loradock.demo.exam import DIRECTORY
+from loradock.errors import UsageError
+from loradock.machine.library_variables import ALLOCATOR
+from loradock.training.loop import Loop
 
 pytestmark = pytest.mark.full
 BASE = DIRECTORY / "base"
@@ -60,3 +66,34 @@ def test_a_whole_repeat_has_the_same_adapter(kind: str, tmp_path: Path) -> None:
     repeated = loradock(*again, cwd=tmp_path / "elsewhere", more=HONEST if kind == "supervised" else None)
     assert repeated.returncode == 0, repeated.stderr + repeated.stdout
     assert "identical to step 6, with the same adapter" in repeated.stdout
+
+
+def test_a_run_that_went_on_with_a_smaller_micro_batch_is_repeated_to_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The GPU is full from the seventh step on: the run went back to its checkpoint at the fifth."""
+    card, real = Card(), Loop.run
+
+    def run(loop: Loop) -> object:
+        card.is_watched = True
+        try:
+            return real(loop)
+        finally:
+            card.is_watched = False
+
+    monkeypatch.setattr(Loop, "run", run)
+    for name, value in ALLOCATOR.items():
+        monkeypatch.setenv(name, value)
+    for seams in SEAMS.values():
+        seams.passes(card.hold, patch=monkeypatch.setattr)
+    rows = write_rows(tmp_path / "rows.jsonl")
+    card.holds(2, of=("train.packing=false",), within="forward", since=7)
+    settings = (*RUN, "train.packing=false", "train.micro_batch=4", "engine=fast", "logging.every=1")
+    result = train(tmp_path / "run", *settings, model=BASE, data=rows, view=card)
+    assert [each["step"] for each in result.record["shrunk"]] == [5]
+    whole = loradock("reproduce", "run", "--whole", cwd=tmp_path)
+    assert whole.returncode == UsageError.exit_code
+    assert "from step 6 on the run had micro-batch 2, and 4 before" in whole.stderr
+    again = loradock("reproduce", "run", unchecked("what is proven is that two trainings are equal"), cwd=tmp_path)
+    assert again.returncode == 0, again.stderr + again.stdout
+    assert again.stdout.strip().endswith("identical to step 5")
