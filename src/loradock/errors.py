@@ -24,6 +24,7 @@ code  meaning                                             class
 83    no acceptable checkpoint to resume from             NoCheckpoint
 84    another run holds the output directory              Locked
 85    a run was repeated, or would be, with other results NotReproduced
+86    a repeat is within a measured bound, not equal      WithinBound
 ====  ==================================================  =====================
 
 An error says what is wrong and a remedy that can be typed. As text it has no secret in it, and nothing that a
@@ -214,6 +215,12 @@ class NotReproduced(LoradockError):
     """A run that was made again parted from the first one, or something differs that may make it."""
 
     exit_code = 85
+
+
+class WithinBound(LoradockError):
+    """A run that was made again is not equal, and as near as the measured bound of what differs."""
+
+    exit_code = 86
 
 
 NOT_REGULAR, TOO_LARGE = errno.ENOTSUP, errno.EFBIG

@@ -1,4 +1,4 @@
-"""`loradock bundle`: image, lock, model and data in one verified file, for a site without a network."""
+"""`loradock bundle`: image, lock, model, data and a run in one verified file, for a site without a network."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Callable
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from loradock.commands.paths import LocalPath
 from loradock.delivery.image.bundle.create import Image, gather, lock_here
 from loradock.delivery.image.bundle.create import create as write_bundle
 from loradock.delivery.image.bundle.load import lay_out, load_image
-from loradock.delivery.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, Manifest
+from loradock.delivery.image.bundle.manifest import DATA, IMAGE, MODEL, PARTS, RUN, Manifest
 from loradock.delivery.image.bundle.verify import verify as verify_bundle
 from loradock.errors import UsageError
 from loradock.machine import Host
@@ -38,29 +39,58 @@ def bundle() -> None:
 @click.option("--image", metavar="REF", help="An image of the local container engine.")
 @click.option("--model", type=FILE, metavar="DIR", help="The directory of the base model.")
 @click.option("--data", type=FILE, multiple=True, metavar="FILE", help="A file or directory of data; may be repeated.")
+@click.option("--run", type=FILE, metavar="RUN", help="A run, for loradock reproduce: record, steps, templates.")
+@click.option("--rows", "has_rows", is_flag=True, help="With --run: its rows and validation files, too.")
+@click.option("--base", "has_base", is_flag=True, help="With --run: its base, and the adapter that it began with, too.")
 @click.option("--lock", type=FILE, help="Lock file to include. [default: this installation's]")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
 def create(
-    output: Path, *, image: str | None, model: Path | None, data: tuple[Path, ...], lock: Path | None, as_json: bool
+    output: Path,
+    *,
+    image: str | None,
+    model: Path | None,
+    data: tuple[Path, ...],
+    run: Path | None,
+    has_rows: bool,
+    has_base: bool,
+    lock: Path | None,
+    as_json: bool,
 ) -> None:
     """Write the bundle to OUTPUT (a file or a directory) and print its digest.
 
     \b
     loradock bundle create run.tar --image loradock:0.1.0 --model ./base --data rows.jsonl
+    loradock bundle create again.tar --run runs/mine --rows --base
 
     The same inputs give the same bytes. Hidden files are left out; links are followed.
     """
     target = output / DEFAULT_NAME if output.is_dir() else output
-    lock = lock or (lock_here(Host()) if image or model or data else None)
+    lock = lock or (lock_here(Host()) if image or model or data or run else None)
+    if run is None and (has_rows or has_base):
+        raise UsageError("--rows and --base are of a run", hint="--run RUN")
+    members: dict[str, Path] = {}
+    if run is not None:
+        members, base = of_run(run, has_rows=has_rows, has_base=has_base)
+        model = model or base
+    gathered = partial(gather, model=model, data=data, lock=lock, run=members)
     if image is None:
-        manifest = write_bundle(target, gather(model=model, data=data, lock=lock, image=None), progress=progress())
+        manifest = write_bundle(target, gathered(image=None), progress=progress())
     else:
         from loradock.delivery.image.engine import connect
 
         with closing(connect()) as client:
-            inputs = gather(model=model, data=data, lock=lock, image=saved(client, image))
-            manifest = write_bundle(target, inputs, progress=progress())
+            manifest = write_bundle(target, gathered(image=saved(client, image)), progress=progress())
     tell(manifest, target, as_json=as_json)
+
+
+def of_run(run: Path, *, has_rows: bool, has_base: bool) -> tuple[dict[str, Path], Path | None]:
+    """The files of a run by their members, and its base where that is asked for."""
+    from loradock.analysis.reproduce import artefact
+    from loradock.analysis.reproduce.original import opened
+
+    original = opened(run)
+    members = artefact.members(original, has_rows=has_rows, has_base=has_base)
+    return members, artefact.base_of(original) if has_base else None
 
 
 def saved(client: DockerClient, reference: str) -> Image:
@@ -151,6 +181,8 @@ def tell(manifest: Manifest, file: Path, *, as_json: bool) -> None:
 
 def command(manifest: Manifest, folder: Path, *, has_image: bool) -> str:
     """What to type there: in the image, whose working directory is then the folder, or without one."""
+    if manifest.of_part(RUN):
+        return f"try: loradock reproduce {shlex.quote(str(folder))}"
     names = {part: sorted({member.path.split("/")[1] for member in manifest.of_part(part)}) for part in (MODEL, DATA)}
     start, below = "loradock", f"{folder}/"
     if has_image:

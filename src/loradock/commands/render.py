@@ -55,6 +55,7 @@ def render(
     loradock render pod --demo
     loradock render job run.yaml --image REF@sha256:... --gpu h200 --data-claim data --output-claim runs
     loradock render jobset run.yaml --gpu h200 --gpus 8 --nodes 2 --queue team-a --explain
+    loradock render job --reproduce runs/mine --gpu h200 --data-claim data --output-claim runs --whole
     loradock render --check manifest.yaml
 
     The configuration becomes a ConfigMap. Its relative paths start at the data volume; no cluster is contacted.

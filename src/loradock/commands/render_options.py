@@ -21,6 +21,8 @@ class Site:
     image: str | None
     whole_config: bool
     net_check: bool
+    reproduce: Path | None
+    whole: bool
     gpu: str | None
     gpus: int | None
     nodes: int
@@ -88,6 +90,14 @@ SECTIONS: dict[str, Sequence[click.Parameter]] = {
         _text("--image", "REF@sha256:...", "The image, by its digest."),
         _flag("--whole-config", "Render default values too, so that another image's defaults change nothing."),
         _flag("--net-check", "Render `loradock net-check` between the ranks instead of the run."),
+        _text(
+            "--reproduce",
+            "RUN",
+            "Render `loradock reproduce RUN` instead: its record is read here, and the pod finds RUN "
+            "at the same path, a relative one at the data volume.",
+            type=LocalPath(),
+        ),
+        _flag("--whole", "With --reproduce: all steps, and the adapter's bytes."),
     ),
     "Sizes": (
         _text("--gpu", "NAME", "Size the pods for this GPU model (a10, h200, ...)."),

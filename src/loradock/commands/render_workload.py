@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from loradock import __version__
 from loradock.commands import render_given
@@ -30,7 +30,12 @@ GATHERING_SECONDS = 600
 
 def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[str]]:
     """The workload and what a person should know about it. UsageError with everything that cannot be rendered."""
-    loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load(reads_rows=False)
+    if site.whole and not site.reproduce:
+        raise UsageError("--whole is for --reproduce", hint="leave out --whole, or --reproduce RUN")
+    if site.reproduce:
+        loaded = recorded_run(ask, site, is_demo=is_demo)
+    else:
+        loaded = demo_run(ask, is_whole=site.whole_config) if is_demo else ask.load(reads_rows=False)
     config = loaded.config
     site_values, wrong = render_given.read(site)
     sizes, notes = sized(config, site, site_values, is_demo=is_demo)
@@ -38,12 +43,15 @@ def described(ask: Ask, *, site: Site, is_demo: bool) -> tuple[Workload, list[st
     workload = assembled(
         site, site_values, name=workload_name(config, site, is_demo=is_demo), sizes=sizes, command=command
     )
-    if not is_demo:
+    if site.reproduce:
+        workload = as_reproduce(workload, ask, site, run=site.reproduce)
+    elif not is_demo:
         text = config_text(config, name=workload.name, is_whole=site.whole_config)
         workload = replace(workload, config_text=text)
     if wrong := [*wrong, *problems(workload)]:
         raise UsageError("cannot render", problems=wrong)
-    warnings = [*loaded.warnings, *notes, *warnings_of(workload, config, is_demo=is_demo)]
+    is_bare = is_demo or site.reproduce is not None
+    warnings = [*loaded.warnings, *notes, *warnings_of(workload, config, is_demo=is_bare)]
     return (as_net_check(workload) if site.net_check else workload), warnings
 
 
@@ -102,6 +110,57 @@ def as_net_check(workload: Workload) -> Workload:
         failures=0,
         beats=False,
     )
+
+
+def as_reproduce(workload: Workload, ask: Ask, site: Site, *, run: Path) -> Workload:
+    """The same pod, in which the run of a record is repeated and compared; it starts its processes itself."""
+    name = names.safe_name(f"reproduce-{workload.name}") if site.name is None else workload.name
+    places = [text for flag in ELSEWHERE for path in _listed(ask.shortcuts.get(flag)) for text in (flag, path)]
+    extent = ("--whole",) if site.whole else ()
+    command = ("reproduce", str(run), *places, "--output", f"{asked.OUTPUT}/{name}", *extent)
+    return replace(workload, name=name, command=command, processes=1)
+
+
+ELSEWHERE = ("--model", "--data")
+"""Short options that say where a recorded run's inputs lie in the pod."""
+
+
+def _listed(value: object) -> list[str]:
+    return [
+        str(each) for each in (cast("list[object]", value) if isinstance(value, list) else [value] if value else [])
+    ]
+
+
+def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
+    """The configuration of the run that is to be repeated, for its sizes; nothing of it is trusted."""
+    from loradock.analysis.reproduce.artefact import places_in
+    from loradock.analysis.reproduce.original import opened
+    from loradock.analysis.reproduce.places import Places, is_shipped, located, paths_of
+
+    assert site.reproduce
+    options_beside = {"--demo": is_demo, "--net-check": site.net_check, "--whole-config": site.whole_config}
+    options_beside |= {"CONFIG": ask.config, "--preset": ask.preset, "--set": ask.overrides}
+    options_beside |= {flag: value for flag, value in ask.shortcuts.items() if flag not in ELSEWHERE}
+    options_beside["--nodes"] = site.nodes > 1
+    if unfit := [name for name, value in options_beside.items() if value]:
+        raise UsageError(f"{unfit[0]} and --reproduce cannot be used together", hint=f"leave out {unfit[0]}")
+    original = opened(site.reproduce)
+    bundled = places_in(original.bundle, original) if original.bundle else Places()
+    config = located(original, bundled)
+    config = config.model_copy(update={"model": config.model.model_copy(update={"trust_remote_code": None})})
+    has_place = {name for name in vars(bundled) if getattr(bundled, name)}
+    has_place |= {flag.removeprefix("--") for flag in ELSEWHERE if ask.shortcuts.get(flag)}
+    paths = {
+        name: paths for name, paths in paths_of(original.config).items() if name.replace("-", "_") not in has_place
+    }
+    unplaced = [path for group in paths.values() for path in group if not is_shipped(path)]
+    bundle = "loradock bundle create NAME.tar --run RUN --rows --base, and name its folder on the data volume"
+    warnings = (
+        [f"the pod has to find {', '.join(unplaced)} where the run did: --model, --data, or {bundle}"]
+        if unplaced
+        else []
+    )
+    return Loaded(config=config, origins={}, warnings=tuple(warnings))
 
 
 def demo_run(ask: Ask, *, is_whole: bool) -> Loaded:

@@ -12,7 +12,8 @@ import click
 
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
-from loradock.errors import NotReproduced, UsageError
+from loradock.errors import NotReproduced, UsageError, WithinBound
+from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
     from loradock.analysis.reproduce.comparison import Comparison
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 MOST_STEPS = 50
 SKIP_CHECK = "--skip-env-check"
+FILE = LocalPath(exists=True, dir_okay=False)
 
 
 @click.command()
@@ -32,9 +34,12 @@ SKIP_CHECK = "--skip-env-check"
 )
 @click.option("--whole", is_flag=True, help="Repeat all steps, and compare the adapter's bytes.")
 @click.option("--model", type=LocalPath(exists=True, file_okay=False), help="Where the base lies now.")
-@click.option(
-    "--data", type=LocalPath(exists=True), multiple=True, help="Where the rows lie now, once for each source."
-)
+@click.option("--data", type=LocalPath(), multiple=True, help="Where the rows lie now, once for each source.")
+@click.option("--validation", type=LocalPath(), multiple=True, help="Where its validation files lie, once for each.")
+@click.option("--template", type=FILE, help="Where a chat template in a file of its own lies.")
+@click.option("--embedding-template", type=FILE, help="Where an embedding template in a file of its own lies.")
+@click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
+@click.option("--deepspeed", type=FILE, help="Where the run's own DeepSpeed configuration lies.")
 @click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
 @click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
 @click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
@@ -45,12 +50,11 @@ def reproduce(
     check_only: bool,
     steps: int | None,
     whole: bool,
-    model: Path | None,
-    data: tuple[Path, ...],
     output: Path | None,
     trust_remote_code: str | None,
     skips_check: bool,
     as_json: bool,
+    **places: Any,
 ) -> None:
     """Make RUN again from its record, and compare: losses, gradient norms, evaluations, the adapter's bytes.
 
@@ -59,14 +63,19 @@ def reproduce(
     loradock reproduce runs/mine
     loradock reproduce runs/mine --whole
     loradock reproduce run.json --model DIR --data rows.jsonl
+    loradock reproduce again.tar
 
-    RUN is a run's directory, its run.json, or the adapter in it. First it says what differs here from the record
-    (code, packages, machine, base, rows, settings), and what each may change. Then it trains in a directory of its
-    own, which the same command continues after a kill. It ends with 0 where all that was compared is equal to the last
-    bit, and with 85 where it is not; with --check-only, with 85 where something differs that may change a bit.
+    RUN is a run's directory, its run.json, the adapter in it, or a bundle of it (loradock bundle create --run).
+    First it says what differs here from the record (code, packages, machine, base, rows, settings), and what each may
+    change. Then it trains in a directory of its own, which the same command continues after a kill. It ends with 0
+    where all that was compared is equal to the last bit, with 86 where only the CPU's kernels differ and no step lies
+    further apart than was measured for such, and with 85 otherwise; with --check-only, with 85 where something differs
+    that may change a bit.
     """
     from loradock.analysis.reproduce import differences
-    from loradock.analysis.reproduce.original import as_repeated, opened
+    from loradock.analysis.reproduce.artefact import places_in
+    from loradock.analysis.reproduce.original import CARD, as_repeated, opened
+    from loradock.analysis.reproduce.places import Places, located, require
     from loradock.machine import Host, probe
 
     if check_only and (whole or steps):
@@ -75,29 +84,66 @@ def reproduce(
         )
     if whole and steps:
         raise UsageError("--whole and --steps cannot be used together", hint="leave one of them out")
-    original = opened(run)
-    output = output or original.directory.absolute().with_name(f"{original.directory.absolute().name}-again")
-    config = as_repeated(original, model=model, data=data, output=output, trusted=trust_remote_code)
+    original = opened(laid_out(run) if run.is_file() and run.name not in (RECORD, CARD) else run)
+    output = output or original.title.absolute().with_name(f"{original.title.absolute().name}-again")
+    inputs = Places(**places)
+    if original.bundle:
+        inputs = inputs.before(places_in(original.bundle, original))
+    config = as_repeated(original, located(original, inputs), output=output, trusted=trust_remote_code)
+    require(original, config)
     findings = differences.all_of(original, config, probe.gather(Host()))
-    result: dict[str, Any] = {"run": str(original.directory), "differences": [asdict(each) for each in findings]}
+    result: dict[str, Any] = {"run": str(original.title), "differences": [asdict(each) for each in findings]}
     if not as_json:
         for line in heading(original, findings):
             say(line)
     if check_only:
         finish(result, as_json=as_json, parted=differing(findings))
         return
-    steps_wanted = (
-        None if whole else min(steps or min(original.first_evaluation or MOST_STEPS, MOST_STEPS), original.steps)
-    )
+    steps_wanted = steps_to_repeat(original, steps=steps, whole=whole)
     options = (SKIP_CHECK,) if skips_check else ()
     compared = repeated(original, config, steps_wanted=steps_wanted, options=options, result=result, as_json=as_json)
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
 
 
+def steps_to_repeat(original: Original, *, steps: int | None, whole: bool) -> int | None:
+    """How many steps are repeated, None for all. UsageError where the run had something else from a step before on."""
+    from loradock.analysis.reproduce.attempts import turns
+
+    changed = turns(original.record)
+    count = steps or (original.steps if whole else min(original.first_evaluation or MOST_STEPS, MOST_STEPS))
+    count = min(count, original.steps)
+    setting = next((turn for turn in changed if turn.is_setting), None)
+    if setting:
+        what = f"from step {setting.step + 1} on the run had {setting.name} {setting.now}, and {setting.was} before"
+        raise UsageError(f"{what}: no one configuration makes it again", hint="--check-only says what differs")
+    first = changed[0] if changed else None
+    if first and first.step < count:
+        what = f"from step {first.step + 1} on the run had {first.name} {first.now}, and {first.was} before"
+        if whole or steps or not first.step:
+            raise UsageError(f"{what} ({first.why}): no one run repeats both", hint=f"--steps {max(1, first.step)}")
+        return first.step
+    return None if whole else count
+
+
+def laid_out(file: Path) -> Path:
+    """The folder of a bundle, beside it; UsageError where another bundle lies there."""
+    from loradock.delivery.image.bundle.load import holds, lay_out
+
+    folder = file.with_suffix("")
+    if folder == file:
+        raise UsageError(
+            f"{file} is not a run, and not a bundle (.tar)", hint="a run's directory, run.json, or NAME.tar"
+        )
+    if not holds(folder, file):
+        manifest = lay_out(file, folder)
+        say(f"laid out {file} ({manifest.digest}) in {folder}", stderr=True)
+    return folder
+
+
 def heading(original: Original, findings: list[Difference]) -> list[str]:
     """What the run was, and what differs."""
     record = original.record
-    about = f"{original.directory}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
+    about = f"{original.title}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
     lines = [f"{about}, {original.steps} steps, {original.processes} process(es)"]
     return lines + ([f"differs: {each.line}" for each in findings] or ["nothing differs from the record"])
 
@@ -158,14 +204,25 @@ def repeated(
 
 
 def verdict(original: Original, compared: Comparison, result: dict[str, Any]) -> str | None:
-    """Why the repeat is another run than the first; None where it is the same. Adds the verdict's words."""
+    """Why the repeat is another run than the first; None where it is the same. Adds the verdict's words.
+
+    `is_within_bound`: all that differs are kernels of a CPU, and no step lies further apart than was measured for such.
+    """
+    from loradock.analysis.reproduce import bound
+
     causes = [each["name"] for each in result["differences"] if each["changes"] != "nothing"]
     cause = f"; differs: {', '.join(causes)}" if causes else "; nothing was found to differ"
     if not compared.steps:
-        return f"no step of {original.directory} could be compared: its metrics.jsonl has none"
+        return f"no step of {original.title} could be compared: its metrics.jsonl has none"
     if compared.parted is not None:
         far = f"largest relative difference {compared.largest:.1e} at step {compared.at}"
-        return f"parted at step {compared.parted} ({far}){cause}"
+        dtype = original.decided("compute_dtype") if original.decided("device") == "cpu" else None
+        if bound.is_kernels(causes, dtype=dtype) and bound.is_within(compared.differences):
+            result["is_within_bound"] = True
+            limit = f"{bound.bound_at(compared.at or 1):.1e}"
+            return f"within the bound of another instruction set ({limit} there): {far}{cause}"
+        known = f"; {bound.unknown(causes, dtype=dtype)}" if causes else ""
+        return f"parted at step {compared.parted} ({far}){cause}{known}"
     adapter = result.get("adapter")
     if adapter and adapter["was"] != adapter["now"]:
         return f"identical to step {compared.steps}, and the adapters differ{cause}"
@@ -174,11 +231,11 @@ def verdict(original: Original, compared: Comparison, result: dict[str, Any]) ->
 
 
 def finish(result: dict[str, Any], *, as_json: bool, parted: str | None) -> None:
-    """Print the verdict. NotReproduced where it is that something parted."""
+    """Print the verdict. NotReproduced where it is that something parted, WithinBound where that is bounded."""
     result["verdict"] = parted or result.get("verdict", "nothing differs that may change a bit")
     if as_json:
         click.echo(json.dumps(result, indent=2))
     elif not parted:
         say(result["verdict"])
     if parted:
-        raise NotReproduced(parted)
+        raise (WithinBound if result.get("is_within_bound") else NotReproduced)(parted)

@@ -110,7 +110,12 @@ def with_backend(
     model = load_model(context, config, about.base, plan=plan)
     identity |= fingerprint.of_adapter(model)
     check_identity(context, identity, about.checkpoint)
-    record.put(fingerprint=identity, config=asked.model_dump(mode="json"), origins=context.loaded.origins)
+    record.put(
+        fingerprint=identity,
+        config=asked.model_dump(mode="json"),
+        origins=context.loaded.origins,
+        working_directory=str(Path.cwd()),
+    )
     first_adapter = tuple(each.detach().clone() for each in adapters.trainable(model)) if keeps_first(config) else None
     initial = export.save_initial(model, context.directory, init=config.lora.init, is_writing=facts.rank == 0)
     job = Job(

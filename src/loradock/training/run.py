@@ -92,6 +92,7 @@ def export(context: RunContext, ready: Ready) -> None:
     from loradock.training.lineage import Lineage
     from loradock.training.observers import loss_curve, model_card
     from loradock.training.recipe import Recipe
+    from loradock.training.run_dir import enclosed
 
     job, adapter, record = ready.job, context.directory / ADAPTER, context.record
     job.checkpoints.clear_trash()
@@ -108,6 +109,7 @@ def export(context: RunContext, ready: Ready) -> None:
     if "embedding" in record.content:
         Recipe.model_validate(record.content["embedding"]).write(adapter)
     record.put(**{EXPORTED: exported(adapter)})
+    enclosed.write(record.content, context.directory, adapter)
     evaluations = record.metrics("eval")
     loss_curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
     is_chat = ready.found.data.chat_template is not None

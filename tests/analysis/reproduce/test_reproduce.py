@@ -17,9 +17,11 @@ from whole_runs import train
 
 from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.analysis.reproduce.original import as_repeated, opened
+from loradock.analysis.reproduce.places import Places, located
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
 from loradock.machine.library_variables import ALLOCATOR
+from loradock.model.content import digest
 
 SETTINGS = (
     *("train.max_steps=6", "train.global_batch=4", "lora.rank=4", "lora.dropout=0.1", "data.validation=0.2"),
@@ -91,6 +93,25 @@ def packages(name: str) -> Change:
     return change
 
 
+def relinked(folder: Path) -> None:
+    """The rows are a link, to a file of another version."""
+    text = (folder / "rows.jsonl").read_bytes()
+    (folder / "version-2.jsonl").write_bytes(text.replace(b"backwards", b"Backwards", 1))
+    (folder / "rows.jsonl").unlink()
+    (folder / "rows.jsonl").symlink_to("version-2.jsonl")
+
+
+def renamed(folder: Path) -> None:
+    """Equal weights whose file was called otherwise when they were recorded."""
+    file = folder / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    first = digest([folder / "base" / "model.safetensors"])
+    assert record["fingerprint"]["base.weights"] == first
+    (folder / "base" / "other.safetensors").write_bytes((folder / "base" / "model.safetensors").read_bytes())
+    record["base"]["weights"] = ["other.safetensors"]
+    file.write_text(json.dumps(record), "utf-8")
+
+
 PLANTED: dict[str, tuple[Change, str, str]] = {
     "a space in a row": (edited("rows.jsonl", lambda text: text.replace(b".", b" .", 1)), "rows of", "results"),
     "an order": (edited("rows.jsonl", swapped), "rows of", "results"),
@@ -120,6 +141,25 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
         "CUBLAS_WORKSPACE_CONFIG",
         "last bits",
     ),
+    "torch's kernels": (recorded(environment={"ATEN_CPU_CAPABILITY": "default"}), "ATEN_CPU_CAPABILITY", "last bits"),
+    "MKL's kernels": (recorded(environment={"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}), "MKL_ENABLE", "last bits"),
+    "oneDNN's kernels": (recorded(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}), "ONEDNN_MAX_CPU_ISA", "last bits"),
+    "threads by a variable": (recorded(environment={"MKL_NUM_THREADS": "64"}), "MKL_NUM_THREADS", "last bits"),
+    "NCCL's algorithm": (recorded(environment={"NCCL_ALGO": "Tree"}), "NCCL_ALGO", "last bits"),
+    "bitsandbytes": (packages("bitsandbytes"), "bitsandbytes", "last bits"),
+    "tokenizers": (packages("tokenizers"), "tokenizers", "results"),
+    "a link that moved": (relinked, "rows of", "results"),
+    "a space in the tokenizer's own template": (
+        edited("base/chat_template.jinja", lambda text: text + b" "),
+        "base.tokenizer",
+        "results",
+    ),
+    "a row less": (
+        edited("rows.jsonl", lambda text: b"".join(text.splitlines(keepends=True)[:-1])),
+        "rows of",
+        "results",
+    ),
+    "weights under another name": (renamed, "base.weights", "results"),
     "the allocator": (
         recorded(environment={"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}),
         "PYTORCH_CUDA_ALLOC_CONF",
@@ -138,6 +178,23 @@ def test_a_planted_difference_is_named_before_a_step(planted: str, here: Path) -
     (difference,) = [each for each in found["differences"] if each["name"].startswith(name)]
     assert difference["changes"] == effect
     assert [each["name"] for each in found["differences"] if each["changes"] != "nothing"] == [difference["name"]]
+
+
+def test_what_is_decided_anew_elsewhere_is_taken_from_the_record(here: Path, tmp_path: Path) -> None:
+    """The date in a template, the micro-batch, the engine, the processes, the cadence: planted, and without effect."""
+    file = here / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    record["data"]["date"] = "2020-02-29"
+    record["facts"]["world_size"] = 3
+    decided = {"micro_batch": 1, "engine": "peft", "cadence": {"log": 7, "evaluate": 2, "save": 9}}
+    for each in record["plan"]["decisions"]:
+        each["value"] = decided.get(each["name"], each["value"])
+    file.write_text(json.dumps(record), "utf-8")
+    original = opened(here / "run")
+    config = as_repeated(original, located(original, Places()), output=tmp_path / "again", trusted=None)
+    assert (config.data.date, config.train.micro_batch, config.engine) == ("2020-02-29", 1, "peft")
+    assert (config.logging.every, config.evaluation.every, original.processes) == (7, 2, 3)
+    assert checked(here)["error"] is None
 
 
 def test_what_does_not_matter_is_no_alarm(made: Path, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,11 +225,11 @@ def test_what_is_missing_is_named_with_where_it_was(here: Path, made: Path) -> N
     whats = [problem.what for problem in found["error"].problems]
     assert len(whats) == 2
     assert all(gone in what for what in whats)
-    assert "--model DIR, --data FILE" in str(found["error"].hint)
+    assert found["error"].hint == "add --model DIR --data FILE"
     assert checked(here)["error"] is None  # as the hint says
-    shutil.copytree(made / "run" / "adapter", here / "alone")
+    shutil.copytree(made / "run" / "adapter", here / "alone", ignore=shutil.ignore_patterns("run"))
     lonely = asked(str(here / "alone"))
-    assert "run.json lies beside the adapter's folder" in str(lonely["error"].hint)
+    assert "run.json lies beside its folder" in str(lonely["error"].hint)
 
 
 def test_a_record_is_no_leave_to_run_code_or_to_fetch(here: Path) -> None:
@@ -218,7 +275,8 @@ def test_a_record_names_no_place_to_write_and_no_hub_to_ask(here: Path, tmp_path
     record["config"]["data"]["cache"] = "/nobody/asked"
     record["config"]["model"] |= {"name": "owner/base", "revision": "0" * 40}
     file.write_text(json.dumps(record), "utf-8")
-    config = as_repeated(opened(here / "run"), model=None, data=(), output=tmp_path / "again", trusted=None)
+    original = opened(here / "run")
+    config = as_repeated(original, located(original, Places()), output=tmp_path / "again", trusted=None)
     assert config.data.cache is None
     assert (config.model.name, config.model.revision) == (record["base"]["path"], None)
 

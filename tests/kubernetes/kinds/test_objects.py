@@ -89,7 +89,7 @@ def test_every_exit_code_has_its_consequence_and_zero_has_none() -> None:
 def test_the_policy_fails_what_cannot_help_itself_and_ignores_what_came_further() -> None:
     job = one("Job", rendered("job"))
     failing, disrupted, ignored, counted = job["spec"]["podFailurePolicy"]["rules"]
-    assert failing["onExitCodes"]["values"] == codes("FailJob") == [2, 64, 65, 66, 73, 77, 78, 79, 80, 83, 85]
+    assert failing["onExitCodes"]["values"] == codes("FailJob") == [2, 64, 65, 66, 73, 77, 78, 79, 80, 83, 85, 86]
     assert disrupted == {"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
     assert (ignored["action"], ignored["onExitCodes"]["values"]) == ("Ignore", [75])
     assert counted["onExitCodes"]["values"] == [69, 70, 71, 74, 76, 81, 82, 84]

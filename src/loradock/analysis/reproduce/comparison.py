@@ -16,7 +16,7 @@ class Comparison:
     """`steps`: the last one compared, 0 where none was; `evaluations`: how many were.
 
     `parted`: the first step at which something differs, None where nothing does. `largest` is the largest relative
-    difference and `at` its step.
+    difference and `at` its step. `differences`: the step and the relative difference of each line that is not equal.
     """
 
     steps: int
@@ -24,6 +24,7 @@ class Comparison:
     parted: int | None
     largest: float
     at: int | None
+    differences: tuple[tuple[int, float], ...] = ()
 
     @property
     def is_identical(self) -> bool:
@@ -32,7 +33,8 @@ class Comparison:
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return asdict(self) | {"identical": self.is_identical}
+        known = {name: value for name, value in asdict(self).items() if name != "differences"}
+        return known | {"identical": self.is_identical}
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,7 @@ def compared(first: Measured, second: Measured, *, steps: int) -> Comparison:
     last = evaluations = 0
     parted: int | None = None
     largest, at = 0.0, None
+    differences: list[tuple[int, float]] = []
     starts, starts_again = first.intervals(), second.intervals()
     for kind, lines in first.lines.items():
         beside = {line["step"]: line for line in second.lines.get(kind, ())}
@@ -75,10 +78,13 @@ def compared(first: Measured, second: Measured, *, steps: int) -> Comparison:
                 evaluations += 1
             difference = max(_difference(line[name], line_beside.get(name)) for name in names)
             if difference > 0:
+                differences.append((step, difference))
                 parted = step if parted is None else min(parted, step)
             if difference > largest:
                 largest, at = difference, step
-    return Comparison(steps=last, evaluations=evaluations, parted=parted, largest=largest, at=at)
+    return Comparison(
+        steps=last, evaluations=evaluations, parted=parted, largest=largest, at=at, differences=tuple(differences)
+    )
 
 
 def _difference(was: float | None, now: float | None) -> float:

@@ -8,68 +8,44 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
+from loradock.analysis.reproduce.attempts import turns
+from loradock.analysis.reproduce.difference import Difference, Effect
 from loradock.analysis.reproduce.original import Original
+from loradock.analysis.reproduce.places import TEMPLATE_SUFFIXES
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
 from loradock.data.read import digest
 from loradock.data.sources import held_out_files
-from loradock.errors import InputMissing, LoradockError, Problem
 from loradock.facts import Facts
 from loradock.files import regular
 from loradock.machine import library_variables
 from loradock.model import content, tokenizer_copy
+from loradock.model.adapter_files import WEIGHTS
+from loradock.training.continued import directory_of
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir.record import code_sha256
 
-Effect = Literal["nothing", "last bits", "results"]
 COMPUTING = frozenset(("torch", "bitsandbytes", "triton", "liger-kernel", "flash-attn", "numpy"))
 """Packages whose other versions may add in another order."""
 READING = frozenset(("transformers", "tokenizers", "peft", "trl", "accelerate", "loradock"))
 """Packages whose other versions may read, render or adapt in another way."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Difference:
-    """One thing, as it was and as it is now, and the most that it may change."""
-
-    name: str
-    was: str
-    now: str
-    changes: Effect
-
-    @property
-    def line(self) -> str:
-        """For a person."""
-        effect = {
-            "nothing": "changes nothing",
-            "last bits": "may change the last bits",
-            "results": "may change results",
-        }
-        return f"{self.name}: {self.was} -> {self.now} ({effect[self.changes]})"
-
-
 def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Difference]:
-    """Every difference that is seen before a model is loaded. InputMissing with all files that are not there."""
-    differences = [*of_code(original, facts), *of_machine(original, config, facts), *of_settings(original)]
-    missing: list[Problem] = []
-    for part in (of_base, of_rows):
-        try:
-            differences += part(original, config)
-        except LoradockError as error:
-            missing += error.problems or [Problem(what=error.what, hint=error.hint)]
-    if missing:
-        raise InputMissing("what the run was made of is not here", hint=LOCATE, problems=missing)
-    return differences
-
-
-LOCATE = (
-    "say where it lies now: --model DIR, --data FILE (once for each source, in the order of the run); "
-    "a validation file, a template or a first adapter has to lie where it did"
-)
+    """Every difference that is seen before a model is loaded. `config`: with the places of now, all of which hold."""
+    return [
+        *of_code(original, facts),
+        *of_machine(original, config, facts),
+        *of_settings(original),
+        *(turn.difference for turn in turns(original.record)),
+        *of_deepspeed(original, config),
+        *of_base(original, config),
+        *of_rows(original, config),
+        *of_templates(original, config),
+    ]
 
 
 def of_code(original: Original, facts: Facts) -> Iterator[Difference]:
@@ -116,7 +92,7 @@ def of_settings(original: Original) -> Iterator[Difference]:
     later = {name: fingerprint.text_of(value) for name, value in fingerprint.LATER_KEYS.items()}
     asked = {name: text for name, text in recorded.items() if name.partition(".")[0] in SECTIONS}
     for name in sorted({*now, *asked}):
-        if not name.endswith(FOUND):
+        if not name.endswith(FOUND) and not name.startswith(DEEPSPEED):
             yield from _differ(name, asked.get(name, later.get(name)), now.get(name, later.get(name)), "results")
 
 
@@ -125,31 +101,33 @@ FOUND = (".content", ".tokens", ".rows")
 """Ends of the fields of a fingerprint that only reading the rows or the adapter gives."""
 
 
+DEEPSPEED = "train.deepspeed."
+"""Begin of the fields that a DeepSpeed configuration of one's own gives."""
+
+
+def of_deepspeed(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """Keys of a DeepSpeed configuration of one's own."""
+    recorded = {name: text for name, text in original.record["fingerprint"].items() if name.startswith(DEEPSPEED)}
+    now = fingerprint.of_deepspeed(config)
+    for name in sorted({*recorded, *now}):
+        yield from _differ(name, recorded.get(name), now.get(name), "results")
+
+
 def of_base(original: Original, config: RunConfig) -> Iterator[Difference]:
-    """The base's files, and the weights of the adapter that the run began with."""
+    """The base's files, its own code where that is run, and the weights of the adapter that the run began with."""
     base, recorded = original.record.get("base") or {}, original.record["fingerprint"]
-    directory = Path(base.get("path") or config.model.name)
-    if config.model.name != original.config.model.name:
-        directory = Path(config.model.name)
-    if not (directory / "config.json").is_file():
-        commit = f", commit {base['revision']}" if base.get("revision") else ""
-        raise InputMissing(f"the base is not at {directory} ({base.get('name')}{commit})", hint=LOCATE)
-    weights = [directory / name for name in base.get("weights", [])]
-    absent = [file for file in weights if not file.is_file()]
-    if absent:
-        raise InputMissing(f"weights of the base are not there: {', '.join(map(str, absent))}", hint=LOCATE)
+    directory = Path(config.model.name)
     now = {
         "base.config": content.digest([directory / "config.json"]),
         "base.tokenizer": content.digest(tokenizer_copy.files_of(directory)),
-        "base.weights": content.digest(weights),
+        "base.weights": content.digest([directory / name for name in base.get("weights", [])]),
     }
-    for name, value in now.items():
-        yield from _differ(name, _short(recorded.get(name)), _short(value), "results")
+    if config.model.trust_remote_code:
+        now["base.code"] = content.digest(sorted(directory.rglob("*.py")))
     if config.lora.adapter:
-        from loradock.training import continued
-
-        value = continued.identity_of(config)["lora.adapter.content"]
-        yield from _differ("lora.adapter", _short(recorded.get("lora.adapter.content")), _short(value), "results")
+        now["lora.adapter.content"] = content.digest([directory_of(config.lora.adapter) / WEIGHTS])
+    for name, value in now.items():
+        yield from _differ(name.removesuffix(".content"), _short(recorded.get(name)), _short(value), "results")
 
 
 def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
@@ -157,32 +135,22 @@ def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
     data = original.record.get("data") or {}
     named = [*config.data.sources, *held_out_files(config.data)]
     recorded = [*data.get("sources", []), *data.get("validation_sources", [])]
-    missing: list[Problem] = []
-    differences = [
-        *_differ("number of files of rows", len(recorded), len(named), "results"),
-        *of_template(original, config),
-    ]
+    yield from _differ("number of files of rows", len(recorded), len(named), "results")
     for source, before in zip(named, recorded, strict=False):
-        try:
-            differences += _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
-        except LoradockError as error:
-            missing.append(Problem(what=error.what, hint=f"sha256 {before['sha256']}"))
-    if missing:
-        raise InputMissing("rows are not there", problems=missing)
-    yield from differences
+        yield from _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
 
 
-def of_template(original: Original, config: RunConfig) -> Iterator[Difference]:
-    """A template in a file of its own; the tokenizer's is among the base's files."""
-    file = Path(config.data.template)
-    if file.suffix in TEMPLATE_SUFFIXES:
-        text = regular.read_text(file) if file.is_file() else ""
-        now = hashlib.sha256(text.encode()).hexdigest() if text else None
-        recorded = original.record["fingerprint"].get("data.template.content")
-        yield from _differ("data.template", _short(recorded), _short(now), "results")
-
-
-TEMPLATE_SUFFIXES = (".jinja", ".j2")
+def of_templates(original: Original, config: RunConfig) -> Iterator[Difference]:
+    """Templates in files of their own; the tokenizer's is among the base's files."""
+    recorded, data = original.record["fingerprint"], original.record.get("data") or {}
+    digests = {
+        "data.template": (config.data.template, recorded.get("data.template.content")),
+        "embedding.template": (config.embedding.template, data.get("embedding_template_sha256")),
+    }
+    for name, (path, was) in digests.items():
+        if path.endswith(TEMPLATE_SUFFIXES) and was:
+            now = hashlib.sha256(regular.read_text(Path(path)).encode()).hexdigest()
+            yield from _differ(name, _short(was), _short(now), "results")
 
 
 def _digest(source: SourceConfig) -> str:

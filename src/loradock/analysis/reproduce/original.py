@@ -9,23 +9,36 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.analysis.reproduce.attempts import first_micro_batch
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem, UsageError
-from loradock.training.run_dir import recorded
-from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir import enclosed, recorded
+from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.record import metrics
+
+BUNDLED = enclosed.FOLDER
+"""The part of a bundle, or the folder in an adapter, that holds the record of a run."""
+CARD = "README.md"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Original:
-    """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there."""
+    """A recorded run. `train` and `evaluations` are its lines of metrics.jsonl, none where only the record is there.
+
+    `bundle`: the adapter, or the folder of a bundle that was laid out, where it lies in one.
+    """
 
     directory: Path
     record: Mapping[str, Any]
     config: RunConfig
     train: Sequence[Mapping[str, Any]]
     evaluations: Sequence[Mapping[str, Any]]
+    bundle: Path | None = None
+
+    @property
+    def title(self) -> Path:
+        """What it is called in messages, and its repeat is named after."""
+        return self.bundle or self.directory
 
     @property
     def steps(self) -> int:
@@ -65,19 +78,24 @@ def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
 
 
 def opened(path: Path) -> Original:
-    """The run of a directory, of its run.json, or of the adapter in it.
+    """The run of a directory, of its run.json, of an adapter or its card, or of a bundle's folder.
 
     InputMissing where there is none, StorageError for a record that is damaged, ConfigError for one whose
     configuration this version does not know.
     """
-    directory = path.parent if path.name == RECORD else path
-    if not (directory / RECORD).is_file() and (directory.parent / RECORD).is_file():
-        directory = directory.parent
+    path = path.absolute()
+    directory = folder = path.parent if path.name in (RECORD, CARD) else path
+    is_in_run = folder.name == ADAPTER and (folder.parent / RECORD).is_file()
+    is_bundle = not is_in_run and not (folder / RECORD).is_file() and (folder / BUNDLED / RECORD).is_file()
+    if is_bundle:
+        directory = folder / BUNDLED
+    elif not (folder / RECORD).is_file() and (folder.parent / RECORD).is_file():
+        directory = folder.parent
     if not (directory / RECORD).is_file():
         is_adapter = (path / "adapter_config.json").is_file()
         hint = f"loradock runs {path if path.is_dir() else path.parent}"
         if is_adapter:
-            hint = "run.json lies beside the adapter's folder: ask who trained it for that"
+            hint = "an older adapter: run.json lies beside its folder; ask who trained it for that"
         raise InputMissing(f"{path} is not a run: there is no {RECORD} in it", hint=hint)
     record = recorded.read(directory)
     if not record.get("fingerprint"):
@@ -93,56 +111,40 @@ def opened(path: Path) -> Original:
         what = f"the configuration in {directory / RECORD} is another version's (loradock {record.get('loradock')})"
         raise ConfigError(what, hint="use that version, or its image", problems=problems) from None
     train, evaluations = (metrics(directory, kind) for kind in ("train", "eval"))
-    return Original(directory=directory, record=record, config=config, train=train, evaluations=evaluations)
+    return Original(
+        directory=directory,
+        record=record,
+        config=config,
+        train=train,
+        evaluations=evaluations,
+        bundle=folder if is_bundle else None,
+    )
 
 
-def is_fetched(path: str) -> bool:
-    """Whether rows at a path would come over the network: an address, or a data set of a hub."""
-    return "://" in path or path.startswith(HUB_PREFIX)
+def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted: str | None) -> RunConfig:
+    """The configuration of the repeat: a located one with what was decided, in another directory, nothing after it.
 
-
-def as_repeated(
-    original: Original, *, model: Path | None, data: Sequence[Path], output: Path, trusted: str | None
-) -> RunConfig:
-    """The configuration of the repeat: the recorded one with what was decided, in another directory, nothing after it.
-
-    `model` and `data` say where base and rows lie now. A record may come from anybody: it names no place to write, and
-    nothing to fetch. UsageError where other files are named than there were, where rows would have to be fetched, and
-    where the model's own code was run and `trusted` does not name it.
+    A record may come from anybody: it names no place to write. UsageError where the model's own code was run and
+    `trusted` does not name it.
     """
-    config, record = original.config, original.record
+    record = original.record
     if config.model.trust_remote_code and not trusted:
         what = f"the run executed the code of {config.model.trust_remote_code}; a record alone does not allow that"
         raise UsageError(what, hint=f"--trust-remote-code {config.model.trust_remote_code}")
-    held_out = [path for path in config.data.validation_files.values() if is_fetched(path)]
-    addresses = [source.path for source in config.data.sources if is_fetched(source.path) and not data] + held_out
-    if addresses:
-        what = f"rows come from the web ({', '.join(addresses)}): an address that only a record names is not fetched"
-        raise UsageError(what, hint="fetch them, and name each source: " + "--data FILE " * len(config.data.sources))
-    sources = config.data.sources
-    if data and len(data) != len(sources):
-        what = f"--data was given {len(data)} times, and the run has {len(sources)} sources"
-        raise UsageError(what, hint=" ".join(f"--data {source.path}" for source in sources))
-    if data:
-        moved = zip(sources, data, strict=True)
-        sources = tuple(source.model_copy(update={"path": str(path)}) for source, path in moved)
-    base: dict[str, Any] = {"trust_remote_code": trusted} | ({"name": str(model)} if model else {})
-    if not model and is_hub_model(config.model.name):  # where it was found, so that no hub is asked
-        base |= {"name": record["base"]["path"], "revision": None}
     cadence = original.decided("cadence") or {}
     evaluation: dict[str, Any] = {"tasks": ()}
     if original.evaluations and cadence.get("evaluate"):
         evaluation["every"] = cadence["evaluate"]
     date = (record.get("data") or {}).get("date") or config.data.date
-    micro_batch = original.decided("micro_batch")
-    train = {"micro_batch": micro_batch} if isinstance(micro_batch, int) and micro_batch > 0 else {}
+    micro_batch = first_micro_batch(record)
+    train = {"micro_batch": micro_batch} if micro_batch else {}
     return config.model_copy(
         update={
             "name": None,
             "output": str(output),
             "engine": original.decided("engine") or config.engine,
-            "model": config.model.model_copy(update=base),
-            "data": config.data.model_copy(update={"sources": sources, "date": date, "cache": None}),
+            "model": config.model.model_copy(update={"trust_remote_code": trusted}),
+            "data": config.data.model_copy(update={"date": date, "cache": None}),
             "train": config.train.model_copy(update=train),
             "evaluation": config.evaluation.model_copy(update=evaluation),
             "logging": config.logging.model_copy(update={"every": cadence.get("log", 1), "trackers": ()}),

@@ -15,6 +15,7 @@ from loradock.config.sections.data import DataConfig
 from loradock.data.pairs.groups import Batches, Groups, split
 from loradock.data.pairs.preparer import NEGATIVE, POSITIVE, QUERY, PairTask
 from loradock.data.pairs.steps import PairDraw, PairTurns
+from loradock.data.pairs.template import source
 from loradock.data.prepared import Prepared
 from loradock.data.samples.base import Part, Preparing, SampleSet
 from loradock.data.selection import Selection
@@ -198,6 +199,7 @@ class PairSamples(SampleSet):
             "pairs_left_out": self.batches.left_out,
             "duplicate_pairs": self.selection.copies,
             "embedding_template": self.train.prepared.template,
+            "embedding_template_sha256": hashlib.sha256(source(self.config.embedding.template).encode()).hexdigest(),
         }
 
 

@@ -38,6 +38,7 @@ POLICY = (
     Consequence(code=83, action="FailJob", why="no checkpoint may be resumed from; a fresh start would be silent loss"),
     Consequence(code=84, action="Count", why="the other pod that holds the directory may end"),
     Consequence(code=85, action="FailJob", why="a repeat that parted from the first run does so again"),
+    Consequence(code=86, action="FailJob", why="a repeat on other kernels is near the first run, never equal"),
 )
 """Every code but 0, which no rule may name. A code that is not here (137: killed for memory) counts."""
 

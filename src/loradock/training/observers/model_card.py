@@ -18,14 +18,6 @@ from loradock.files import atomic_io
 from loradock.plan.plan import shown
 from loradock.training.run_dir import identity as run_identity
 
-REPRODUCE = """## Reproduce this
-
-`run.json` beside this folder is the record of the run. In a checkout or image of the same loradock:
-
-```bash
-loradock reproduce RUN --check-only   # what differs here; --model DIR --data FILE say where base and rows lie
-loradock reproduce RUN --whole        # trains again, and compares every step and this adapter's bytes
-```"""
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
 
 
@@ -53,7 +45,7 @@ def write(
         table("Decisions", [(d["name"], f"{shown(d['value'])} ({d['why']})") for d in plan["decisions"]]),
         results(evaluations),
         tasks(content),
-        REPRODUCE,
+        reproduce(content),
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
     ]
@@ -127,15 +119,9 @@ def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """What `--allow-change` accepted, by the step from which it holds; attempts whose steps were made again are out."""
-    if not content.get("resumed_from"):
-        return
-    attempts = [each for each in (*content.get("attempts", []), content) if each.get("resumed_from")]
-    steps = [int(attempt["resumed_from"].rpartition("-")[2]) for attempt in attempts]
-    for number, (each, step) in enumerate(zip(attempts, steps, strict=True)):
-        if any(later <= step for later in steps[number + 1 :]):
-            continue
-        for field, values in (each.get("allowed_changes") or {}).items():
+    """What `--allow-change` accepted, by the step from which it holds."""
+    for step, _, attempt in run_identity.continued(content):
+        for field, values in (attempt.get("allowed_changes") or {}).items():
             for difference in run_identity.differences({field: values["was"]}, {field: values["now"]}):
                 yield f"from step {step + 1}", difference.what
 
@@ -211,6 +197,45 @@ def tasks(content: dict[str, Any]) -> str:
     ]
     rows = [f"| {' | '.join(cells)} |" for cells in (head, ["---"] * len(head), *lines)]
     return "\n".join(["## Tasks", "", "Accuracy by log-probability among the answers of each question.", "", *rows])
+
+
+def reproduce(content: dict[str, Any]) -> str:
+    """The commands that make the run again, typed in the adapter's folder."""
+    base, facts = content["base"], content["facts"]
+    fetch = f"hf download {base['name']} --revision {base['revision']}\n" if base["revision"] else ""
+    code = f" (commit {facts['git_commit'][:12]})" if facts.get("git_commit") else ""
+    code += f", image {facts['image_digest']}" if facts.get("image_digest") else ""
+    options = " ".join(inputs_elsewhere(content["config"]))
+    return f"""## Reproduce this
+
+`run/` beside this file holds the record of the run and its measured steps. In this folder, with loradock
+{content["loradock"]}{code}:
+
+```bash
+{fetch}loradock reproduce . --check-only   # what differs here
+loradock reproduce .                # repeats the first steps, and compares each
+loradock reproduce . --whole        # repeats all, and compares the adapter's bytes
+```
+
+What is not where it was is named, and where it lies now is said by: `{options}`."""
+
+
+def inputs_elsewhere(config: dict[str, Any]) -> Iterator[str]:
+    """The options of `loradock reproduce` that say where the inputs of this run lie."""
+    yield "--model DIR"
+    yield from (f"--data {Path(source['path']).name}" for source in config["data"]["sources"])
+    held_out = config["data"]["validation"]
+    held_out = held_out.values() if isinstance(held_out, dict) else [held_out] if isinstance(held_out, str) else []
+    yield from (f"--validation {Path(path).name}" for path in held_out)
+    files = {
+        "template": config["data"]["template"],
+        "embedding-template": config.get("embedding", {}).get("template"),
+        "deepspeed": config["train"].get("deepspeed"),
+    }
+    suffixes = (".jinja", ".j2", ".json")
+    yield from (f"--{name} {Path(path).name}" for name, path in files.items() if path and path.endswith(suffixes))
+    if config["lora"].get("adapter"):
+        yield "--adapter DIR"
 
 
 def table(title: str, rows: Sequence[tuple[str, str]]) -> str:

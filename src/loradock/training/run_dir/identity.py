@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from loradock.config.suggest import unknown_key
 from loradock.errors import NoCheckpoint, Problem, UsageError
@@ -69,6 +70,19 @@ def check(
             problems=[Problem(what=_difference(key, before, now)) for key in left],
         )
     return {key: {"was": _said(before, key), "now": _said(now, key)} for key in changed}
+
+
+def continued(record: Mapping[str, Any]) -> Iterator[tuple[int, Mapping[str, Any], Mapping[str, Any]]]:
+    """(step, attempt before, attempt) of each that took the run up, but for those whose steps were all made again."""
+    parts = [*record.get("attempts", []), record]
+    steps = [int(name.rpartition("-")[2]) if (name := part.get("resumed_from")) else 0 for part in parts]
+    previous: Mapping[str, Any] = {}
+    for number, (step, part) in enumerate(zip(steps, parts, strict=True)):
+        if any(later <= step for later in steps[number + 1 :]):
+            continue
+        if step:
+            yield step, previous, part
+        previous = part
 
 
 def _steps_made(directory: Path, changed: Collection[str], now: Mapping[str, str]) -> int | None:

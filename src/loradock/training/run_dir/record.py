@@ -79,6 +79,7 @@ class RunRecord:
             "attempts": [*before.get("attempts", []), *([attempt(before)] if before else [])],
             "continued": now() if before else None,
             "config": before.get("config") or config.model_dump(mode="json"),
+            "working_directory": before.get("working_directory") or str(Path.cwd()),
             "origins": origins,
             "facts": asdict(facts),
             "environment": library_variables.recorded(os.environ),
@@ -229,7 +230,22 @@ def attempt(record: Mapping[str, Any]) -> dict[str, Any]:
     """What a later attempt keeps of the record of an earlier one; a killed one has no end."""
     began = record.get("continued") or record.get("started")
     ended = {key: record.get(key) for key in ("ended", "exit_code", "error", "resumed_from", "allowed_changes")}
-    return {"started": began, "status": record.get("status"), **ended}
+    return {"started": began, "status": record.get("status"), **ended, "made_with": made_with(record)}
+
+
+def made_with(record: Mapping[str, Any]) -> dict[str, str]:
+    """What of an attempt another may have otherwise without being asked, and what changes a bit, as name and text."""
+    facts, plan = record.get("facts") or {}, record.get("plan") or {}
+    decided = {decision["name"]: decision["value"] for decision in plan.get("decisions", [])}
+    on_cpu = {"instruction set": facts.get("instruction_set"), "CPUs": facts.get("cpus")}
+    facts_by_name = {
+        "loradock's code": record.get("code_sha256"),
+        "GPUs": ", ".join(gpu["name"] for gpu in facts.get("gpus") or []) or None,
+        "micro-batch": decided.get("micro_batch"),
+        **(on_cpu if decided.get("device") == "cpu" else {}),
+        **(record.get("environment") or {}),
+    }
+    return {name: str(value) for name, value in facts_by_name.items() if value is not None}
 
 
 def sha256(file: Path, *, unless: threading.Event) -> str | None:

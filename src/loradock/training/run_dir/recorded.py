@@ -49,6 +49,17 @@ class Attempt(Part):
 
     resumed_from: Annotated[str, StringConstraints(pattern=r"^checkpoint-\d{1,15}$")] | None = None
     allowed_changes: dict[str, Change] | None = None
+    made_with: dict[str, str] = {}
+
+
+class Shrunk(Part):
+    """Less of what a decision gave, from the step after this one on."""
+
+    step: Count
+    decision: str
+    value: Count
+    before: Count
+    why: str
 
 
 class Base(Part):
@@ -73,6 +84,7 @@ class Data(Part):
     validation_sources: list[Source] = []
     conversations: Count = 1
     date: Annotated[str, StringConstraints(pattern=r"^\d{4}-\d{2}-\d{2}$")] | None = None
+    embedding_template_sha256: str | None = None
 
 
 class Decision(Part):
@@ -135,12 +147,14 @@ class Record(Attempt):
     name: Text | None = None
     attempts: list[Attempt] = []
     config: dict[str, Any] | None = None
+    working_directory: Text | None = None
     fingerprint: dict[str, str] = {}
     facts: Facts | None = None
     base: Base | None = None
     data: Data | None = None
     plan: Plan | None = None
     outcome: Outcome | None = None
+    shrunk: list[Shrunk] = []
     timings_seconds: Numbers = {}
     adapter_sha256: dict[FileName, str] = {}
     weights_sha256: dict[str, str] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -61,6 +62,8 @@ def summary(run: Run) -> Rows:
         rows.append(("GPU memory", f"{size_text(int(peak))} reserved at most"))
     add(rows, "Slowed down", slowdowns(run))
     add(rows, "Checkpoints", f"{len(run.checkpoints)} written{left(run)}" if run.checkpoints else "")
+    if run.section("fingerprint"):
+        rows.append(("Reproduce this", f"loradock reproduce {shlex.quote(str(run.directory.absolute()))}"))
     return rows
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from loradock import __version__
 from loradock.delivery.image.bundle.archive import CHUNK_BYTES, add, archive_bytes, finish
@@ -56,10 +57,17 @@ def lock_here(host: Host) -> Path | None:
     return lock if lock.is_file() else None
 
 
-def gather(*, model: Path | None, data: Sequence[Path], lock: Path | None, image: Image | None) -> Inputs:
-    """Every file that goes in. InputMissing or DataError names all that cannot."""
-    files: dict[str, Path] = {}
-    problems: list[Problem] = []
+def gather(
+    *,
+    model: Path | None,
+    data: Sequence[Path],
+    lock: Path | None,
+    image: Image | None,
+    run: Mapping[str, Path] = MappingProxyType({}),
+) -> Inputs:
+    """Every file that goes in; `run`: those of a run by their members. InputMissing or DataError with what cannot."""
+    files = dict(run)
+    problems = [Problem(what=escape, file=str(file)) for path, file in files.items() if (escape := escapes(path))]
     sources = [(MODEL, model)] if model else []
     for part, source in [*sources, *((DATA, path) for path in data)]:
         root = f"{part}/{Path(os.path.realpath(source)).name}"
@@ -76,7 +84,7 @@ def gather(*, model: Path | None, data: Sequence[Path], lock: Path | None, image
     if problems:
         raise InputMissing("not everything can go into the bundle", hint="name other paths", problems=problems)
     if not files and not image:
-        raise UsageError("nothing would be in the bundle", hint="--image REF, --model DIR, --data FILE")
+        raise UsageError("nothing would be in the bundle", hint="--image REF, --model DIR, --data FILE, --run RUN")
     return Inputs(files=dict(sorted(files.items())), image=image)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -9,16 +10,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Self, cast
 
 from loradock.delivery.image.bundle.archive import content
-from loradock.delivery.image.bundle.manifest import IMAGE, IMAGE_MEMBER, Manifest
+from loradock.delivery.image.bundle.manifest import IMAGE, IMAGE_MEMBER, Manifest, Member
 from loradock.delivery.image.bundle.verify import Progress, index, opened, verify
 from loradock.errors import DiskFull, EnvironmentUnfit, NotWritable
-from loradock.files import staged
+from loradock.files import regular, staged
 from loradock.text.amounts import free_text, needed_text
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 BLOCK_BYTES = 4096
+SMALL_BYTES = 1 << 24
 
 
 class Layout:
@@ -66,6 +68,28 @@ def lay_out(path: Path, folder: Path, *, expect: str | None = None, progress: Pr
     with staged.folder(folder) as place, Layout(place, manifest) as layout:
         verify(path, expect=expect or manifest.digest, sink=layout.take, progress=progress)
     return manifest
+
+
+def holds(folder: Path, path: Path) -> bool:
+    """Whether a folder is that of a bundle: each member is a plain file of its size, and a small one of its bytes.
+
+    False where nothing is there.
+    """
+    if not folder.exists():
+        return False
+    with opened(path) as file:
+        manifest, _ = index(file, path)
+    return all(_is_same(folder / member.path, member) for member in manifest.members if not _is_image(member))
+
+
+def _is_image(member: Member) -> bool:
+    return member.path.startswith(f"{IMAGE}/")
+
+
+def _is_same(file: Path, member: Member) -> bool:
+    if not file.is_file() or file.stat().st_size != member.size_bytes:
+        return False
+    return member.size_bytes > SMALL_BYTES or hashlib.sha256(regular.read(file)).hexdigest() == member.sha256
 
 
 def _require_free(folder: Path) -> None:

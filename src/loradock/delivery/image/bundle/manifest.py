@@ -14,8 +14,8 @@ from loradock.files import foreign_json
 
 FORMAT = "loradock.delivery.image.bundle/1"
 NAME = "manifest.json"
-IMAGE, LOCK, MODEL, DATA = "image", "lock", "model", "data"
-PARTS = (IMAGE, LOCK, MODEL, DATA)
+IMAGE, LOCK, MODEL, DATA, RUN = "image", "lock", "model", "data", "run"
+PARTS = (IMAGE, LOCK, MODEL, DATA, RUN)
 IMAGE_MEMBER, LOCK_MEMBER = f"{IMAGE}/image.tar", f"{LOCK}/requirements.lock"
 LONGEST_BYTES = 64 << 20
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -65,7 +65,7 @@ class Manifest:
         return sum(member.size_bytes for member in self.members)
 
     def of_part(self, part: str) -> tuple[Member, ...]:
-        """The members of image, lock, model or data."""
+        """The members of image, lock, model, data or run."""
         return tuple(member for member in self.members if member.path.startswith(f"{part}/"))
 
 
