@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.catalog import engines
+from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.places import NO_CREDENTIAL, has_credential
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
+from loradock.config.sections.values import MOST
+from loradock.text.suggest import did_you_mean
 
 HubKind = Literal["models", "datasets"]
 
@@ -236,6 +239,23 @@ def _new_tokens_are_texts(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=(key, "lora.init"), what=what, hint="--set lora.init=default")
 
 
+def _losses_can_be_added(config: RunConfig) -> Iterator[KeyProblem]:
+    key, several = "preference.loss", config.preference.loss
+    if several == {}:
+        yield KeyProblem(keys=(key,), what=f"{key} names no loss", hint=f"--set '{key}={{dpo: 0.8, bco_pair: 0.2}}'")
+    for name, weight in several.items() if isinstance(several, dict) else ():
+        if name not in LOSSES:
+            can_be = ", ".join(each for each, loss in LOSSES.items() if not loss.alone)
+            hint = did_you_mean(name, LOSSES) or f"it is one of {can_be}"
+            yield KeyProblem(keys=(key,), what=f"{key} adds {name}, which is not a loss", hint=hint)
+        elif LOSSES[name].alone:
+            what = f"{key} adds {name}, which is learned by alone: {LOSSES[name].alone}"
+            yield KeyProblem(keys=(key,), what=what, hint=f"--set {key}={name}")
+        elif not 0 < weight <= MOST:
+            what = f"{key} adds {name} with the weight {weight:g}, which is not a number above 0 and at most {MOST:,}"
+            yield KeyProblem(keys=(key,), what=what, hint=f"delete {name}, or give it a weight such as 0.2")
+
+
 def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
@@ -363,6 +383,7 @@ RULES: tuple[Rule, ...] = (
     _patterns_are_regular,
     _targets_are_named,
     _new_tokens_are_texts,
+    _losses_can_be_added,
     _trackers_are_distinct,
     _best_needs_validation,
     _validation_is_a_part,

@@ -13,6 +13,7 @@ import yaml
 from loradock.catalog import storages
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.catalog.objectives.base import ObjectiveSpec
+from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
 from loradock.plan.plan import shown
@@ -117,7 +118,7 @@ def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The loss of a run that learned preferences, and the adapter that any run began with, as label and value."""
     options = content["config"].get("preference")
     if options and objective_of(content).owns("preference.loss"):
-        yield "preference loss", f"{options['loss']}, beta {options['beta']:g}"
+        yield "preference loss", f"{PreferenceConfig.model_validate(options).formula}, beta {options['beta']:g}"
         if objective_of(content).variant:
             weights = (options["desirable_weight"], options["undesirable_weight"])
             yield "weights of the answers", "{:g} desirable, {:g} undesirable".format(*weights)
