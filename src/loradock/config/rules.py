@@ -256,6 +256,28 @@ def _losses_can_be_added(config: RunConfig) -> Iterator[KeyProblem]:
             yield KeyProblem(keys=(key,), what=what, hint=f"delete {name}, or give it a weight such as 0.2")
 
 
+def _reward_head_is_alone(config: RunConfig) -> Iterator[KeyProblem]:
+    """What sequence classification has no place for, or what would be saved as a difference from the first head."""
+    if not config.objective_spec.has_head:
+        return
+    lora = config.lora
+    asked = {
+        "tokenizer.add_tokens": (config.tokenizer.add_tokens, "--set tokenizer.add_tokens=[]"),
+        "lora.modules_to_save": (lora.modules_to_save, "--set lora.modules_to_save=[]"),
+        "lora.init": (lora.init in ("pissa", "olora"), "--set lora.init=default"),
+        "lora.adapter": (
+            lora.adapter,
+            "loradock merge RUN -o DIR makes a base of it, and --model DIR begins with that",
+        ),
+    }
+    for key, (is_asked, hint) in asked.items():
+        if is_asked:
+            what = (
+                f"{key} cannot be used with objective {config.objective}, whose head is all that is trained beside LoRA"
+            )
+            yield KeyProblem(keys=(key, "objective"), what=what, hint=hint)
+
+
 def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
@@ -384,6 +406,7 @@ RULES: tuple[Rule, ...] = (
     _targets_are_named,
     _new_tokens_are_texts,
     _losses_can_be_added,
+    _reward_head_is_alone,
     _trackers_are_distinct,
     _best_needs_validation,
     _validation_is_a_part,

@@ -25,6 +25,7 @@ from loradock.config.sections.progress import (
     LimitsConfig,
     LoggingConfig,
 )
+from loradock.config.sections.reward import RewardConfig
 from loradock.config.sections.train import TrainConfig
 from loradock.config.sections.values import NamedPlace, Section
 
@@ -59,6 +60,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     preference: PreferenceConfig = PreferenceConfig()
+    reward: RewardConfig = RewardConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()

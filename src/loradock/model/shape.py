@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, new_tokens, recurrence, source
+from loradock.model import architecture, new_tokens, recurrence, reward_head, source
 from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
@@ -32,6 +32,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
     row_parameters = new_tokens.check(config, base, model)
+    head_parameters = reward_head.check(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
         name=base.name,
@@ -56,6 +57,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
         row_parameters=row_parameters,
+        head_parameters=head_parameters,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
