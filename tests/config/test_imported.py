@@ -204,6 +204,26 @@ def test_a_training_by_preferences_is_one_of_ours(
     assert (config.lora.adapter is None) == (expected[3] is None)
 
 
+@pytest.mark.parametrize(("tool", "given", "center"), [
+    ("llama-factory", {"stage": "rm", "pref_beta": 0.2}, 0.0),
+    ("ms-swift", {"rlhf_type": "rm", "center_rewards_coefficient": 0.01}, 0.01),
+    ("axolotl", {"reward_model": True, "center_rewards_coefficient": 0.01}, 0.01),
+    ("trl", {"center_rewards_coefficient": 0.01, "learning_rate": None}, 0.01),
+    ("ms-swift", {"rlhf_type": "rm", "adapters": ["sft"]}, 0.0),
+])  # fmt: skip
+def test_a_training_of_a_reward_model_is_one_of_ours(
+    tool: str, given: dict[str, Any], center: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    result = imported(written(tmp_path, tool, given))
+    file.write_text(result.text)
+    loaded = load(file, needs_inputs=False)
+    assert (loaded.config.objective, loaded.config.reward.center) == ("reward", center)
+    assert not any(source.format in ("messages", "alpaca", "sharegpt") for source in loaded.config.data.sources)
+    assert ("pref_beta" in result.left, "adapters" in result.left) == ("pref_beta" in given, "adapters" in given)
+    assert tool != "trl" or loaded.config.train.learning_rate == 1e-4
+
+
 def test_trls_loss_says_what_is_trained_and_at_which_default_rate(tmp_path: Path) -> None:
     """DPOConfig and KTOConfig have 1e-6 where SFTConfig has 2e-5."""
     preferred = imported(written(tmp_path, "trl", {"loss_type": "kto", "learning_rate": None})).text

@@ -142,11 +142,11 @@ def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
         merged, proven = run(job, output, is_full=verify == "full", progress=show)
     _warn_of_faint(merged)
     proof = "files read back"
-    if found := proven.get("verified"):
+    if verified := proven.get("verified"):
         proof = (
-            f"scores differ from base and adapter by {found['score_max']:.2g} at most"
-            if "score_max" in found
-            else f"KL from base and adapter {found['kl_mean']:.2g} nats per token"
+            f"scores differ from base and adapter by {verified['score_max']:.2g} at most"
+            if "score_max" in verified
+            else f"KL from base and adapter {verified['kl_mean']:.2g} nats per token"
         )
     return {**_facts(job), "output": str(output), "files": dict(merged.files), "proof": proof, **proven}
 

@@ -261,7 +261,7 @@ def _reward_head_is_alone(config: RunConfig) -> Iterator[KeyProblem]:
     if not config.objective_spec.has_head:
         return
     lora = config.lora
-    asked = {
+    settings = {
         "tokenizer.add_tokens": (config.tokenizer.add_tokens, "--set tokenizer.add_tokens=[]"),
         "lora.modules_to_save": (lora.modules_to_save, "--set lora.modules_to_save=[]"),
         "lora.init": (lora.init in ("pissa", "olora"), "--set lora.init=default"),
@@ -270,8 +270,8 @@ def _reward_head_is_alone(config: RunConfig) -> Iterator[KeyProblem]:
             "loradock merge RUN -o DIR makes a base of it, and --model DIR begins with that",
         ),
     }
-    for key, (is_asked, hint) in asked.items():
-        if is_asked:
+    for key, (is_set, hint) in settings.items():
+        if is_set:
             what = (
                 f"{key} cannot be used with objective {config.objective}, whose head is all that is trained beside LoRA"
             )

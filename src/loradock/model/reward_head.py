@@ -42,8 +42,8 @@ def check(config: RunConfig, base: BaseModel, model: Any) -> int:
         raise ModelError(f"objective {config.objective}: {what}", hint=hint)
     expected = _shapes(classifying, base.config)
     hidden = base.config.get_text_config().hidden_size
-    own = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
-    if expected.pop(WEIGHT, None) != (1, hidden) or not expected.items() <= own.items():
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
+    if expected.pop(WEIGHT, None) != (1, hidden) or not expected.items() <= shapes.items():
         what = f"{classifying.__name__} has other weights than {type(model).__name__} and a head called {NAME}"
         raise ModelError(f"objective {config.objective}: {what}", hint=hint)
     return hidden

@@ -68,8 +68,14 @@ def refuse(translation: Translation, name: str, value: Any) -> None:
 def of_preferences(translation: Translation) -> None:
     """Rows of preferences are recognised by their own columns, and a first adapter has its rank and layers."""
     values = translation.values
-    if "preference.loss" in values:
-        is_judged = values["preference.loss"].value == "kto"
+    is_reward = "objective" in values and values["objective"].value == "reward"
+    if is_reward and "lora.adapter" in values:
+        origin = values.pop("lora.adapter").origin
+        translation.leave(
+            origin, "a reward model begins with a whole model: loradock merge makes one of base and adapter"
+        )
+    if is_reward or "preference.loss" in values:
+        is_judged = not is_reward and values["preference.loss"].value == "kto"
         for key in [name for name in values if SOURCE_FORMAT.fullmatch(name)]:
             if is_judged or values[key].value != PAIRS_BY_NAME:
                 source = key.removesuffix(".format")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.catalog.objectives.preference import LOSSES as KNOWN
-from loradock.config.other_tools.base import Rule, Translation, as_list, as_number, refuse, to, to_number
+from loradock.config.other_tools.base import Rule, Translation, as_list, as_number, is_on, refuse, to, to_number
 
 KINDS = {name: name for name in ("dpo", "ipo", "kto", "orpo", "simpo", "cpo")}
 """Their word for a training by preferences -> our loss."""
@@ -40,6 +40,11 @@ LIKELIHOOD = frozenset(("nll", "chunked_nll"))
 
 def preferring_by_loss(translation: Translation) -> None:
     """TRL's training by its loss, one or a list: by preferences where it is one of theirs, refused where not here."""
+    if as_number(translation.get("center_rewards_coefficient")) is not None:
+        rewarding(translation, "center_rewards_coefficient")
+        if translation.given.get("learning_rate") is None:
+            translation.put("train.learning_rate", TRL_REWARD_LEARNING_RATE, "learning_rate")
+        return
     value = translation.get("loss_type")
     names = [str(each).lower() for each in as_list(value or [])] or ["kto"] * bool(UNPAIRED & translation.given.keys())
     is_one = len(names) == 1 and translation.get("loss_weights") is None
@@ -83,6 +88,8 @@ def summed(translation: Translation, names: list[str]) -> dict[str, float] | Non
 
 TRL_LEARNING_RATE = 1e-6
 """The default of TRL's DPO and KTO trainers."""
+TRL_REWARD_LEARNING_RATE = 1e-4
+"""And of its trainer of reward models."""
 
 
 def first_adapter(translation: Translation, name: str, value: Any) -> None:
@@ -94,9 +101,33 @@ def first_adapter(translation: Translation, name: str, value: Any) -> None:
         translation.leave(name, f"{len(adapters)} adapters: a run begins with one (lora.adapter)")
 
 
+REWARD = "rm"
+"""Their word for the training of a reward model."""
+
+
+def rewarding(translation: Translation, name: str) -> None:
+    """The training of a reward model; what they say of preference losses belongs to another one."""
+    translation.put("objective", "reward", name)
+    for key in [key for key in translation.values if key.startswith("preference.")]:
+        origin = translation.values.pop(key).origin
+        translation.leave(origin, f"{key} belongs to objective preference, and this trains a reward model")
+    center = as_number(translation.get("center_rewards_coefficient"))
+    if center:
+        translation.put("reward.center", center, "center_rewards_coefficient")
+
+
+def reward_model(translation: Translation, name: str, value: Any) -> None:
+    """axolotl's switch."""
+    if is_on(value):
+        rewarding(translation, name)
+
+
 def preferring(translation: Translation, name: str, value: Any) -> None:
     """A training by preferences of a kind that is here, with its loss; refused where it is another."""
     kind = KINDS.get(str(value).lower())
+    if str(value).lower() == REWARD:
+        rewarding(translation, name)
+        return
     loss = translation.get("pref_loss", "loss_type")
     names = [str(each).lower() for each in as_list(loss or [])]
     is_one = len(names) == 1 and translation.get("loss_weights") is None

@@ -308,7 +308,8 @@ print(float(model(**answer.to(model.device)).logits))
 ```"""
 
 
-SCORED_CHAT = """turns = [{"role": "user", "content": "Why is the sky blue?"}, {"role": "assistant", "content": "Light."}]
+SCORED_CHAT = """asked, said = "Why is the sky blue?", "It scatters blue light."
+turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
 answer = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")"""
 SCORED_RAW = 'answer = tokenizer("A prompt, and its answer" + tokenizer.eos_token, return_tensors="pt")'
 

@@ -37,15 +37,15 @@ class Reward:
         for work in works:
             count, item = len(work.given), work.item
             rewards, scores = scores[:count], scores[count:]
-            given = item.candidates[max(range(count), key=rewards.__getitem__)]
+            best = item.candidates[max(range(count), key=rewards.__getitem__)]
             outcomes.append(
                 Outcome(
                     row=item.row,
                     key=item.key,
                     place=item.place,
                     answer=item.answer,
-                    given=given,
-                    score=float(given == item.answer),
+                    given=best,
+                    score=float(best == item.answer),
                     rewards=tuple(rewards),
                 )
             )
@@ -60,8 +60,8 @@ class Reward:
         places = [reward_head.last_place(row, pad_token_id=padding) for row in rows]
         with self.opened.computing():
             decoder = model.get_decoder()
-            given = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
-            states = decoder(**given, use_cache=False).last_hidden_state
+            inputs = {"input_ids": ids.to(model.device), "attention_mask": mask.to(model.device)}
+            states = decoder(**inputs, use_cache=False).last_hidden_state
             with torch.autocast(states.device.type, enabled=False):
                 vectors = states[torch.arange(len(rows)), torch.tensor(places)].float()
                 return reward_head.rewards(model, vectors)[:, 0].double().tolist()
