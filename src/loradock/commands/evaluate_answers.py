@@ -142,6 +142,9 @@ def evaluate_answers(
     settings = {"protocol": protocol, "limit": limit, "batch_tokens": batch_tokens}
     report = evaluate.report(scores, tasks_read, settings=settings, other=baseline, trained=sources)
     file = evaluate.write(report, folder)
+    for task in tasks_read:
+        if task.items.note:
+            say(f"note: {task.items.name}: {task.items.note}", stderr=True)
     for path in missing:
         say(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", stderr=True)
     if as_json:
