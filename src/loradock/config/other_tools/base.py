@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.config.other_tools.explained import EXPLAINED
 
 OFF = (None, False, "", "no", "none", "None", "off", "false", 0)
@@ -68,7 +69,7 @@ def refuse(translation: Translation, name: str, value: Any) -> None:
 def of_preferences(translation: Translation) -> None:
     """Rows of preferences are recognised by their own columns, and a first adapter has its rank and layers."""
     values = translation.values
-    is_reward = "objective" in values and values["objective"].value == "reward"
+    is_reward = "objective" in values and OBJECTIVES[str(values["objective"].value)].has_head
     if is_reward and "lora.adapter" in values:
         origin = values.pop("lora.adapter").origin
         translation.leave(
