@@ -29,9 +29,12 @@ from transformers import (
 from trl.trainer.reward_config import RewardConfig
 from trl.trainer.reward_trainer import RewardTrainer
 from whole_runs import adapter_bytes, losses, train
+from wrappers import make_wrapper
 
-from loradock.errors import ConfigError, UsageError
+from loradock.config.load import load
+from loradock.errors import ConfigError, ModelError, UsageError
 from loradock.model import reward_head
+from loradock.model.source import BaseModel
 from loradock.training.events import EvalResult, StepResult
 from loradock.training.job import Job
 from loradock.training.run import Result
@@ -267,6 +270,21 @@ def test_what_a_reward_model_has_no_place_for_is_refused_by_name(setting: str, l
         train(tmp_path / "run", *RUN, setting, model=llama, data=written(tmp_path / "pairs.jsonl", rows=4))
     whats = [problem.what for problem in refused.value.problems]
     assert any(what.startswith(f"{key} cannot be used with objective reward") for what in whats), whats
+
+
+def test_a_base_that_no_reward_model_can_be_read_of_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
+    granite = AutoConfig.for_model("granite", vocab_size=100, **SMALL)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(granite)
+    config = load(None, overrides=["objective=reward"], needs_inputs=False).config
+    base = BaseModel(
+        name="b", directory=tmp_path, revision=None, config=granite, trust_remote_code=False, weight_files=()
+    )
+    with pytest.raises(ModelError, match="transformers has no sequence classification of granite"):
+        reward_head.check(config, base, model)
+    wrapper = make_wrapper(tmp_path / "wrapper", "qwen3_5")
+    with pytest.raises(ModelError, match="also reads images, audio or video"):
+        train(tmp_path / "run", *RUN, model=wrapper, data=written(tmp_path / "pairs.jsonl", rows=4))
 
 
 def test_two_processes_give_the_losses_and_evaluations_of_one(tmp_path: Path, llama: Path, forking: Forking) -> None:

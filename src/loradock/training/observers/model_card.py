@@ -301,7 +301,8 @@ from transformers import {", ".join(classes)}
 adapter = "."  # the directory that holds this model card
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}, num_labels=1{quantised})
-base.config.pad_token_id = tokenizer.pad_token_id or tokenizer.eos_token_id
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+base.config.pad_token_id = tokenizer.pad_token_id
 model = PeftModel.from_pretrained(base, adapter).eval()
 {scored}
 print(float(model(**answer.to(model.device)).logits))
