@@ -17,6 +17,7 @@ SPEC = ObjectiveSpec(
     without_effect={
         "data.loss": "objective reward scores answers, and learns no token",
         "data.overlap": "objective reward never splits an answer",
+        "evaluation.tasks": "objective reward scores answers, and writes none",
         "train.packing": "objective reward pads its answers",
     },
 )
