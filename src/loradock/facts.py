@@ -185,6 +185,7 @@ class ModelFacts:
     expert_targets: tuple[str, ...] = ()
     expert_names: tuple[str, ...] = ()
     row_parameters: int = 0
+    head_parameters: int = 0
 
     @property
     def reached_parameters(self) -> int:
@@ -231,6 +232,7 @@ class ModelFacts:
         return (
             of_linears
             + self.row_parameters
+            + self.head_parameters
             + sum(matrix.count * (matrix.own_rank or rank) * (matrix.rows + matrix.columns) for matrix in matrices)
         )
 

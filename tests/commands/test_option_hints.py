@@ -77,8 +77,8 @@ def test_several_options_of_a_preference_trainer_come_to_a_whole_command() -> No
     words = ["train", "--loss_type", "kto", "--beta", "0.2"]
     said = CliRunner().invoke(cli, words).stderr
     assert "--set preference.beta=0.2 --set objective=preference --set preference.loss=kto" in said
-    refused = CliRunner().invoke(cli, ["train", "--loss_type", "bco_pair", "--beta", "0.2"]).stderr
-    assert "--loss_type: a training that is not here (loss_type: bco_pair)" in refused
+    refused = CliRunner().invoke(cli, ["train", "--loss_type", "aot", "--beta", "0.2"]).stderr
+    assert "--loss_type: a training that is not here (loss_type: aot)" in refused
 
 
 def test_a_slip_of_the_fingers_is_answered_with_the_nearest_option() -> None:

@@ -182,6 +182,12 @@ def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_remo
     ("trl", {"loss_type": ["sigmoid"], "beta": 0.2, "rpo_alpha": 1.0}, ("dpo", 0.2, 1.0, None)),
     ("trl", {"loss_type": "ipo"}, ("ipo", 0.1, "auto", None)),
     ("trl", {"loss_type": ["hinge"]}, ("hinge", 0.1, "auto", None)),
+    ("trl", {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0], "beta": 0.2},
+     ({"dpo": 0.8, "bco_pair": 0.2}, 0.2, 1.0, None)),
+    ("trl", {"loss_type": ["sigmoid"], "loss_weights": [0.5]}, ({"dpo": 0.5}, 0.1, "auto", None)),
+    ("trl", {"loss_type": ["sigmoid", "sppo_hard"]}, ({"dpo": 1.0, "sppo": 1.0}, 0.1, "auto", None)),
+    ("ms-swift", {"rlhf_type": "dpo", "loss_type": ["sigmoid", "ipo"], "loss_weights": [0.5, 0.1]},
+     ({"dpo": 0.5, "ipo": 0.1}, 0.1, "auto", None)),
     ("ms-swift", {"rlhf_type": "dpo", "beta": 0.2, "rpo_alpha": 1.0, "adapters": ["sft"]}, ("dpo", 0.2, 1.0, "sft")),
 ])  # fmt: skip
 def test_a_training_by_preferences_is_one_of_ours(
@@ -198,6 +204,26 @@ def test_a_training_by_preferences_is_one_of_ours(
     assert (config.lora.adapter is None) == (expected[3] is None)
 
 
+@pytest.mark.parametrize(("tool", "given", "center"), [
+    ("llama-factory", {"stage": "rm", "pref_beta": 0.2}, 0.0),
+    ("ms-swift", {"rlhf_type": "rm", "center_rewards_coefficient": 0.01}, 0.01),
+    ("axolotl", {"reward_model": True, "center_rewards_coefficient": 0.01}, 0.01),
+    ("trl", {"center_rewards_coefficient": 0.01, "learning_rate": None}, 0.01),
+    ("ms-swift", {"rlhf_type": "rm", "adapters": ["sft"]}, 0.0),
+])  # fmt: skip
+def test_a_training_of_a_reward_model_is_one_of_ours(
+    tool: str, given: dict[str, Any], center: float, tmp_path: Path
+) -> None:
+    file = tmp_path / "run.yaml"
+    result = imported(written(tmp_path, tool, given))
+    file.write_text(result.text)
+    loaded = load(file, needs_inputs=False)
+    assert (loaded.config.objective, loaded.config.reward.center) == ("reward", center)
+    assert not any(source.format in ("messages", "alpaca", "sharegpt") for source in loaded.config.data.sources)
+    assert ("pref_beta" in result.left, "adapters" in result.left) == ("pref_beta" in given, "adapters" in given)
+    assert tool != "trl" or loaded.config.train.learning_rate == 1e-4
+
+
 def test_trls_loss_says_what_is_trained_and_at_which_default_rate(tmp_path: Path) -> None:
     """DPOConfig and KTOConfig have 1e-6 where SFTConfig has 2e-5."""
     preferred = imported(written(tmp_path, "trl", {"loss_type": "kto", "learning_rate": None})).text
@@ -206,8 +232,10 @@ def test_trls_loss_says_what_is_trained_and_at_which_default_rate(tmp_path: Path
     assert "learning_rate: 3e-06" in given
     supervised = imported(written(tmp_path, "trl", {"loss_type": "nll", "beta": 0.2})).text
     assert "preference" not in supervised.replace("preference.beta belongs to", "")
-    with pytest.raises(ConfigError, match="a training that is not here"):
-        imported(written(tmp_path, "trl", {"loss_type": ["sigmoid", "bco_pair"]}))
+    smoothed = {"loss_type": ["sigmoid", "robust"], "label_smoothing": 0.1}  # theirs smooths robust alone
+    for given in ({"loss_type": ["sigmoid", "aot"]}, {"loss_type": ["sigmoid"], "loss_weights": [1, 2]}, smoothed):
+        with pytest.raises(ConfigError, match="a training that is not here"):
+            imported(written(tmp_path, "trl", given))
 
 
 ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"path": ["x"]}, [[{}]])

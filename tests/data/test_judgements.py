@@ -20,6 +20,7 @@ from loradock.data.formats.base import Completion, Conversation, Judgement, Pref
 from loradock.data.remarks import as_turns
 from loradock.data.sources import format_of, samples
 from loradock.errors import ConfigError, DataError, Problem
+from loradock.use.evaluation.items import of_data
 
 ASKED = {"role": "user", "content": "Two stones?"}
 SAID = {"role": "assistant", "content": "A lamp."}
@@ -209,6 +210,41 @@ def test_statistics_count_the_labels_and_take_several_answers_of_a_prompt_as_the
     found = json.loads(CliRunner().invoke(cli, [*asked, "--json"]).stdout)
     assert found["labels"] == {"desirable": 3, "undesirable": 2}
     assert "other-answer" not in [each["name"] for each in found["suspicions"]]
+
+
+def test_another_answer_is_looked_for_among_the_rows_without_a_label_alone(tmp_path: Path) -> None:
+    labelled, plain = tmp_path / "labelled.jsonl", tmp_path / "plain.jsonl"
+    read(labelled, *({"prompt": "Two", "completion": f" lamp {n}", "label": n == 0} for n in range(3)))
+    read(plain, *({"prompt": prompt, "completion": f" {prompt} {n}"} for n, prompt in enumerate(("Red", "Red", "Two"))))
+    for files in ((labelled, plain), (plain, labelled)):
+        words = ["data", "stats", *(word for file in files for word in ("--data", str(file))), "--json"]
+        found = json.loads(CliRunner().invoke(cli, words).stdout)
+        (other,) = [each for each in found["suspicions"] if each["name"] == "other-answer"]
+        assert other["rows"] == 1
+        assert f"{plain}:2 = {plain}:1" in other["places"]
+
+
+def test_rows_to_evaluate_on_are_the_desirable_answers_and_a_choice_is_against_the_others(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    said = [("Two", " lamp", True), ("Two", " cat", False), ("Two", " lamp", False), ("One", " cat", True)]
+    read(file, *({"prompt": asked, "completion": answer, "label": label} for asked, answer, label in said))
+    rows = of_data(file, needs="rows")
+    assert [(item.question, item.answer) for item in rows.items] == [("Two", "lamp"), ("One", "cat")]
+    assert (rows.of_file, rows.note) == (4, "2 answers that are labelled as undesirable are left out")
+    choice = of_data(file, needs="candidates")
+    assert [(item.row, item.answer, item.candidates) for item in choice.items] == [(0, "lamp", ("lamp", "cat"))]
+    assert str(choice.note).endswith("1 that have none are left out")
+    read(
+        file,
+        {"prompt": "Two", "completion": " lamp", "label": True},
+        {"prompt": "Red", "completion": " l", "label": False},
+    )
+    with pytest.raises(DataError, match="has a desirable and an undesirable answer") as refused:
+        of_data(file, needs="candidates")
+    assert refused.value.hint == "--metric loss measures the desirable ones"
+    read(file, {"prompt": "Two", "completion": " lamp", "label": False})
+    with pytest.raises(DataError, match="is labelled as desirable"):
+        of_data(file, needs="rows")
 
 
 @pytest.mark.parametrize(("row", "loss"), [

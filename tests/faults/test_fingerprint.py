@@ -73,6 +73,7 @@ OTHER: dict[str, Any] = {
     "lora.adapter": "runs/sft", "preference.loss": "ipo", "preference.beta": 0.2, "preference.label_smoothing": 0.1,
     "preference.margin": 1.0, "preference.likelihood_weight": 0.5, "preference.share_prompts": False,
     "preference.desirable_weight": 1.3, "preference.undesirable_weight": 0.7,
+    "reward.center": 0.01,
     "lora.rank": 8, "lora.alpha": 16, "lora.dropout": 0.1, "lora.targets": ["q_proj"], "lora.rslora": True,
     "lora.dora": True, "lora.init": "gaussian", "lora.modules_to_save": ["lm_head"],
     "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,
@@ -126,6 +127,7 @@ def test_every_key_of_the_configuration_is_a_named_difference_or_free_with_a_rea
     assert key in OTHER, f"{key} is new: give a value that differs here, and a reason in FREE if it may change freely"
     embeds = {"objective": "gritlm"} if key.startswith(("embedding.", "train.generative_")) else {}
     embeds |= {"objective": "preference"} if key.startswith("preference.") else {}
+    embeds |= {"objective": "reward"} if key.startswith("reward.") else {}
     before, now = (fingerprint.of_config(config(embeds | each)) for each in ({}, {key: OTHER[key]}))
     found = changed(before, now)
     if key in FREE:

@@ -123,7 +123,7 @@ def test_what_cannot_be_trained_is_refused(base: Path, settings: tuple[str, ...]
     assert words in str(error.value)
 
 
-@pytest.mark.parametrize(("loss", "passes"), [("cpo", 0), ("dpo", 1), ("kto", 3)])
+@pytest.mark.parametrize(("loss", "passes"), [("cpo", 0), ("dpo", 1), ("{dpo: 1, ipo: 1}", 1), ("kto", 3)])
 def test_passes_of_a_reference_are_counted_in_the_time(loss: str, passes: int, base: Path) -> None:
     """A forward pass is a third of a step's passes; kto runs answers under the reference, and mismatched ones twice."""
     seconds: list[float] = []

@@ -125,6 +125,7 @@ def evaluate_answers(
     batch_tokens = computing.pop("batch_tokens")
     baseline: Model | None = None
     computing["template"] = template
+    computing["may_score"] = all(task.may_score for task in tasks_read)
     with opened_model(model, {**computing, "base": base}, may_have_own=against is not None) as (opened, status):
         _check(opened, model, has_base=has_base)
         folder = output or evaluate.directory_of(opened.origin, model)
@@ -141,6 +142,9 @@ def evaluate_answers(
     settings = {"protocol": protocol, "limit": limit, "batch_tokens": batch_tokens}
     report = evaluate.report(scores, tasks_read, settings=settings, other=baseline, trained=sources)
     file = evaluate.write(report, folder)
+    for task in tasks_read:
+        if task.items.note:
+            say(f"note: {task.items.name}: {task.items.note}", stderr=True)
     for path in missing:
         say(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", stderr=True)
     if as_json:
@@ -151,7 +155,9 @@ def evaluate_answers(
 
 
 def _check(opened: Opened, model: Path, *, has_base: bool) -> None:
-    """UsageError for --base without an adapter."""
+    """UsageError for --base without an adapter, and of a reward model."""
+    if has_base and opened.scores:
+        raise UsageError(f"{model} is a reward model: its base has no head to score with", hint="leave out --base")
     if has_base and not opened.has_adapter:
         raise UsageError(f"{model} is a whole model: there is no base beside it", hint="leave out --base")
 

@@ -141,8 +141,13 @@ def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
 
         merged, proven = run(job, output, is_full=verify == "full", progress=show)
     _warn_of_faint(merged)
-    kl = proven.get("verified")
-    proof = f"KL from base and adapter {kl['kl_mean']:.2g} nats per token" if kl else "files read back"
+    proof = "files read back"
+    if verified := proven.get("verified"):
+        proof = (
+            f"scores differ from base and adapter by {verified['score_max']:.2g} at most"
+            if "score_max" in verified
+            else f"KL from base and adapter {verified['kl_mean']:.2g} nats per token"
+        )
     return {**_facts(job), "output": str(output), "files": dict(merged.files), "proof": proof, **proven}
 
 

@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 import click
 
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.load import SHORTCUTS
 from loradock.config.other_tools.explained import EXPLAINED
@@ -86,10 +87,8 @@ ELSEWHERE = {
         for loss in LOSSES
     },
     "pretrain": "loradock train --model DIR --data FILE, whose rows are plain text",
-    **dict.fromkeys(
-        ("grpo", "ppo", "rl", "reward", "rm"),
-        "not trained here: objective is supervised, preference, embedding or gritlm",
-    ),
+    **dict.fromkeys(("reward", "rm"), "loradock train --model DIR --data FILE --set objective=reward"),
+    **dict.fromkeys(("grpo", "ppo", "rl"), f"not trained here: objective is {', '.join(OBJECTIVES)}"),
     **dict.fromkeys(("stop", "kill", "cancel"), "kill -TERM the process: it saves its last step, and ends with 75"),
     **dict.fromkeys(("log", "logs", "metrics", "tail"), "tail -f RUN/metrics.jsonl, or loradock report RUN"),
 }

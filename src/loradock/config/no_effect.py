@@ -175,14 +175,14 @@ def _objective_keys(config: RunConfig) -> Iterator[KeyProblem]:
 
 
 def _preference_keys(config: RunConfig) -> Iterator[KeyProblem]:
-    name = config.preference.loss
+    names = config.preference.losses
     is_used = config.objective_spec.owns("preference.loss")
     if is_used and not any(engine.shares_prompts for engine in engines.eligible(config.engine)):
         yield _idle("preference.share_prompts", f"engine {config.engine} computes each answer with its prompt")
     for key in OWN_KEYS if is_used else ():
-        if key not in LOSSES[name].keys:
+        if not any(key in LOSSES[name].keys for name in names):
             readers = [each for each, loss in LOSSES.items() if key in loss.keys]
-            belongs = f"it belongs to preference.loss {', '.join(readers)}, and that is {name}"
+            belongs = f"it belongs to preference.loss {', '.join(readers)}, and that is {config.preference.formula}"
             yield _idle(f"preference.{key}", belongs)
 
 

@@ -12,9 +12,12 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.catalog import engines
+from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.places import NO_CREDENTIAL, has_credential
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
+from loradock.config.sections.values import MOST
+from loradock.text.suggest import did_you_mean
 
 HubKind = Literal["models", "datasets"]
 
@@ -244,6 +247,45 @@ def _scaled_positions_have_a_factor(config: RunConfig) -> Iterator[KeyProblem]:
         yield KeyProblem(keys=("model.rope_factor", "model.rope_scaling"), what=what, hint=hint)
 
 
+def _losses_can_be_added(config: RunConfig) -> Iterator[KeyProblem]:
+    key, several = "preference.loss", config.preference.loss
+    if several == {}:
+        yield KeyProblem(keys=(key,), what=f"{key} names no loss", hint=f"--set '{key}={{dpo: 0.8, bco_pair: 0.2}}'")
+    for name, weight in several.items() if isinstance(several, dict) else ():
+        if name not in LOSSES:
+            can_be = ", ".join(each for each, loss in LOSSES.items() if not loss.alone)
+            hint = did_you_mean(name, LOSSES) or f"it is one of {can_be}"
+            yield KeyProblem(keys=(key,), what=f"{key} adds {name}, which is not a loss", hint=hint)
+        elif LOSSES[name].alone:
+            what = f"{key} adds {name}, which is learned by alone: {LOSSES[name].alone}"
+            yield KeyProblem(keys=(key,), what=what, hint=f"--set {key}={name}")
+        elif not 0 < weight <= MOST:
+            what = f"{key} adds {name} with the weight {weight:g}, which is not a number above 0 and at most {MOST:,}"
+            yield KeyProblem(keys=(key,), what=what, hint=f"delete {name}, or give it a weight such as 0.2")
+
+
+def _reward_head_is_alone(config: RunConfig) -> Iterator[KeyProblem]:
+    """What sequence classification has no place for, or what would be saved as a difference from the first head."""
+    if not config.objective_spec.has_head:
+        return
+    lora = config.lora
+    settings = {
+        "tokenizer.add_tokens": (config.tokenizer.add_tokens, "--set tokenizer.add_tokens=[]"),
+        "lora.modules_to_save": (lora.modules_to_save, "--set lora.modules_to_save=[]"),
+        "lora.init": (lora.init in ("pissa", "olora"), "--set lora.init=default"),
+        "lora.adapter": (
+            lora.adapter,
+            "loradock merge RUN -o DIR makes a base of it, and --model DIR begins with that",
+        ),
+    }
+    for key, (is_set, hint) in settings.items():
+        if is_set:
+            what = (
+                f"{key} cannot be used with objective {config.objective}, whose head is all that is trained beside LoRA"
+            )
+            yield KeyProblem(keys=(key, "objective"), what=what, hint=hint)
+
+
 def _trackers_are_distinct(config: RunConfig) -> Iterator[KeyProblem]:
     yield from _repeated("logging.trackers", config.logging.trackers)
 
@@ -372,6 +414,8 @@ RULES: tuple[Rule, ...] = (
     _targets_are_named,
     _new_tokens_are_texts,
     _scaled_positions_have_a_factor,
+    _losses_can_be_added,
+    _reward_head_is_alone,
     _trackers_are_distinct,
     _best_needs_validation,
     _validation_is_a_part,

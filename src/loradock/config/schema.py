@@ -7,7 +7,7 @@ description to its section in `config/sections/`; `loradock config schema` and `
 from __future__ import annotations
 
 from functools import reduce
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 from pydantic import Field
 
@@ -25,6 +25,7 @@ from loradock.config.sections.progress import (
     LimitsConfig,
     LoggingConfig,
 )
+from loradock.config.sections.reward import RewardConfig
 from loradock.config.sections.train import TrainConfig
 from loradock.config.sections.values import NamedPlace, Section
 
@@ -59,6 +60,7 @@ class RunConfig(Section):
     train: TrainConfig = TrainConfig()
     embedding: EmbeddingConfig = EmbeddingConfig()
     preference: PreferenceConfig = PreferenceConfig()
+    reward: RewardConfig = RewardConfig()
     evaluation: EvaluationConfig = EvaluationConfig()
     checkpoints: CheckpointConfig = CheckpointConfig()
     logging: LoggingConfig = LoggingConfig()
@@ -81,18 +83,20 @@ class RunConfig(Section):
     @property
     def objective_spec(self) -> ObjectiveSpec:
         """What the objective is; everybody asks it, and nobody its name."""
-        return OBJECTIVES[self.objective].under(self._variant)
+        return OBJECTIVES[self.objective].under(self._choice)
 
     @property
     def plain_passes(self) -> int:
         """How often a step's samples are run forward besides, without a gradient."""
-        return self.objective_spec.plain_passes.get(self._variant, 0)
+        choice = self._choice
+        names = list(cast("dict[str, float]", choice)) if isinstance(choice, dict) else [str(choice)]
+        return max((self.objective_spec.plain_passes.get(name, 0) for name in names), default=0)
 
     @property
-    def _variant(self) -> str:
+    def _choice(self) -> object:
         """The value that the objective varies by."""
         key = OBJECTIVES[self.objective].variant_key
-        return str(reduce(getattr, key.split("."), self)) if key else ""
+        return reduce(getattr, key.split("."), self) if key else ""
 
     @property
     def batch_key(self) -> str:

@@ -31,6 +31,7 @@ LEFT_OUT = {
     ("lora.init", "loftq"): "--set lora.init=default; LoftQ is not built: PEFT's for NF4 leaves out the scale "
     "alpha / rank, and at 2, the default, brings the base no nearer to its unquantised weights",
     ("objective", "sft"): "--set objective=supervised, which is the default",
+    ("objective", "rm"): "--set objective=reward",
     **{("objective", loss): f"--set objective=preference --set preference.loss={loss}" for loss in LOSSES},
     **{
         ("preference.loss", theirs): f"--set preference.loss={ours}"

@@ -20,18 +20,14 @@ NO_PROMPT = 0
 
 
 class Fingerprints:
-    """Hashes of rows and of their prompts, added row by row: 16 bytes a row.
-
-    `is_labelled`: answers have labels, and several of them to one prompt are what such data are.
-    """
+    """Hashes of rows and of their prompts, and whether their answer has a label, added row by row: 17 bytes a row."""
 
     def __init__(self) -> None:
-        self.is_labelled = False
-        self._whole, self._prompts = array("Q"), array("Q")
+        self._whole, self._prompts, self._labels = array("Q"), array("Q"), array("b")
 
     def add(self, sample: Sample) -> None:
         """Take the next row in."""
-        self.is_labelled |= isinstance(sample, Judgement)
+        self._labels.append(isinstance(sample, Judgement))
         *prompt, answer = sample.turns
         known = hashlib.blake2b(digest_size=8)
         for turn in prompt:
@@ -51,6 +47,11 @@ class Fingerprints:
         """uint64 [rows]: of all but the last answer; NO_PROMPT where that is nothing."""
         return np.frombuffer(self._prompts, dtype=np.uint64)
 
+    @property
+    def compared(self) -> Array:
+        """int64: places of the rows without a label; several labelled answers to one prompt are what such data are."""
+        return np.flatnonzero(np.frombuffer(self._labels, dtype=np.int8) == 0)
+
 
 def encoded(turn: Message) -> bytes:
     """A turn as bytes that no other turns give."""
@@ -61,17 +62,19 @@ def within(found: Fingerprints, prepared: Places) -> list[Suspicion]:
     """Copies of earlier rows, and rows that answer an earlier prompt in another way, but of labelled answers."""
     whole, prompts = found.whole, found.prompts
     copies = earlier(whole)
-    same_prompt = earlier(prompts)
-    asked = np.flatnonzero((prompts != NO_PROMPT) & (whole != whole[same_prompt]))
+    compared = found.compared
+    same_prompt = compared[earlier(prompts[compared])]
+    is_other = (prompts[compared] != NO_PROMPT) & (whole[compared] != whole[same_prompt])
+    asked, same_prompt = compared[is_other], same_prompt[is_other]
     repeated = np.flatnonzero(copies != np.arange(len(copies)))
     many = len(np.unique(prompts[asked]))
     duplicate = suspicion(
         "duplicate", "an exact copy of an earlier row", repeated, copies[repeated], prepared, prepared
     )
-    if found.is_labelled:
+    if not len(compared):
         return [duplicate]
     what = f"another answer to an earlier row's prompt ({many:,} prompts)"
-    return [duplicate, suspicion("other-answer", what, asked, same_prompt[asked], prepared, prepared)]
+    return [duplicate, suspicion("other-answer", what, asked, same_prompt, prepared, prepared)]
 
 
 def between(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import adapter_tensors, architecture, new_tokens, published
+from loradock.model import adapter_tensors, architecture, new_tokens, published, reward_head
 from loradock.model.experts import layout, peft_layers
 from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
 from loradock.model.tokenizer import open_tokenizer
@@ -40,6 +40,10 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     rows = new_tokens.put_rows(model, open_tokenizer(base), tokens) if tokens else None
     expected = resolve_targets(lora.targets, linear_shapes(model), model)
     modules, parameters = _targets(model, config, expected, base=base)
+    kinds = sorted({layer.name.rpartition(".")[2] for layer in linear_shapes(model)})
+    if config.objective_spec.has_head:  # "all-linear" would be the head, too; PEFT saves it whole by its task
+        modules = sorted({name.rpartition(".")[2] for name in expected.linears}) if modules == ALL_LINEAR else modules
+        reward_head.put(model)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
@@ -56,9 +60,8 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         ensure_weight_tying=bool(lora.modules_to_save) and bool(base.config.get_text_config().tie_word_embeddings),
         base_model_name_or_path=str(base.directory),
         bias="none",
-        task_type="CAUSAL_LM",
+        task_type=reward_head.TASK if config.objective_spec.has_head else "CAUSAL_LM",
     )
-    kinds = sorted({layer.name.rpartition(".")[2] for layer in linear_shapes(model)})
     try:
         adapted = get_peft_model(model, settings)
     except ValueError as refused:

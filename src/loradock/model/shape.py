@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, new_tokens, recurrence, rope_scaling, source
+from loradock.model import architecture, new_tokens, recurrence, reward_head, rope_scaling, source
 from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
@@ -33,6 +33,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     text = base.config.get_text_config(decoder=True)
     rope_scaling.check_taken(model, base.scaling, name=base.name)
     row_parameters = new_tokens.check(config, base, model)
+    head_parameters = reward_head.check(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
         name=base.name,
@@ -57,6 +58,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
         row_parameters=row_parameters,
+        head_parameters=head_parameters,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)

@@ -238,6 +238,11 @@ def check_architecture(config: Any, *, directory: Path) -> None:
     """Refuse what does not generate text from left to right, and weights that are already quantised."""
     from transformers import AutoModelForMaskedLM
 
+    classes = [str(name) for name in getattr(config, "architectures", None) or ()]
+    if scoring := [name for name in classes if name.endswith("ForSequenceClassification")]:
+        what = f"{directory} is {scoring[0]}: it scores texts, and writes none"
+        hint = "transformers' AutoModelForSequenceClassification opens it; loradock evaluate RUN scores by its run"
+        raise ModelError(what, hint=hint)
     remote = "AutoModelForCausalLM" in (getattr(config, "auto_map", None) or {})
     if getattr(config, "is_encoder_decoder", False):
         what = f"{directory} is an encoder-decoder ({config.model_type}), not a causal language model"

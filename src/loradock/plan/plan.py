@@ -76,6 +76,7 @@ class Plan:
     cpu_offload: Decision[bool]
     engine: Decision[str]
     attention: Decision[str]
+    loss: Decision[str]
     kernels: Decision[str]
     template: Decision[str]
     max_length: Decision[int]

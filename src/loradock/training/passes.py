@@ -29,7 +29,7 @@ class MicroStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """A micro-batch's documents as vectors, float32 [documents, hidden] on the device.
+    """A micro-batch's documents as vectors, float32 [documents, hidden] on the device; [documents, 1] with a head.
 
     `backward` adds the gradients of the adapters from those of the vectors, of the same shape.
     """

@@ -85,7 +85,7 @@ class Subject(Protocol):
 
 
 class Loradock:
-    """The product, with one of its engines; behind a space, the loss of preference tuning in place of answers."""
+    """The product, with one of its engines; behind a space, a loss of preference tuning, or `reward`."""
 
     name = "loradock"
     package = "loradock"
@@ -104,6 +104,7 @@ class Loradock:
     def command(self, inputs: Inputs, out: Path, *extra: str) -> list[str]:
         engine, _, loss = self.engine.partition(" ")
         preferring = {"objective": "preference", "preference.loss": loss} if loss else {}
+        preferring = {"objective": "reward"} if loss == "reward" else preferring
         settings = preferring | {
             "checkpoints.every": SAVE_EVERY,
             "checkpoints.keep": 2,
@@ -197,7 +198,7 @@ class Stock:
         surround(Trainer, "_save_checkpoint", before, after)
 
 
-ENGINES = ("fast", "peft", "fast dpo", "peft dpo", "fast kto")
+ENGINES = ("fast", "peft", "fast dpo", "peft dpo", "fast kto", "peft reward")
 SUBJECTS = (Loradock.name, Stock.name)
 
 

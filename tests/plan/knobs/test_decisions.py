@@ -235,3 +235,18 @@ def test_threads_are_a_share_of_the_cores_few_beside_a_gpu_and_one_for_a_tiny_mo
     assert "16 CPUs for 4 process(es)" in decision(planned(facts=machine(world_size=4), model=tiny), "threads").why
     assert planned(facts=machine("h200")).threads.value == 4
     assert planned(facts=machine("h200", cpus=2)).threads.value == 2
+
+
+def test_the_loss_over_preferences_is_said_with_all_that_is_added_and_what_it_costs() -> None:
+    def of(**preference: Any) -> tuple[str, str]:
+        found = decision(planned(config=config(objective="preference", preference=preference)), "loss")
+        return found.value, found.why
+
+    value, why = of(loss={"dpo": 0.8, "bco_pair": 0.2}, likelihood_weight=1)
+    assert value == "0.8 dpo + 0.2 bco_pair + 1 likelihood of the chosen answers"
+    assert "each loss times its weight" in why
+    assert "by 1 pass more" in why
+    assert of(loss="ipo")[0] == "ipo"
+    assert "no pass is added" in of(loss="simpo")[1]
+    assert of(loss="kto") == ("kto", "answers are compared with the model as it was, by 3 passes more without gradient")
+    assert not decision(planned(), "loss").is_shown

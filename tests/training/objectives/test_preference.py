@@ -108,10 +108,10 @@ def documents(step: Step) -> list[tuple[list[int], int]]:
 
 
 def of_trl(
-    made: Job, folder: Path, *, loss: str, trainer: Any = DPOTrainer, config: Any = DPOConfig, **more: Any
+    made: Job, folder: Path, *, loss: str | list[str], trainer: Any = DPOTrainer, config: Any = DPOConfig, **more: Any
 ) -> Any:
     """TRL's log lines, given the model and the pairs of the job's first step as one batch, ids as they are."""
-    options = {"loss_type": OF_TRL.get(loss, loss)} if config is not ORPOConfig else {}
+    options = {"loss_type": OF_TRL.get(str(loss), loss)} if config is not ORPOConfig else {}
     length = {"max_length": None if config is DPOConfig else 1024}
     asked = config(**arguments(made, folder, samples=PAIRS), **length, **options, **more)
     found = documents(made.steps[0])
@@ -155,6 +155,7 @@ def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, rel
         ("apo_zero", {}),
         ("apo_down", {}),
         ("sppo", {}),
+        ("bco_pair", {}),
     ],
 )
 def test_twenty_steps_of_each_loss_are_those_of_the_unmodified_dpo_trainer(
@@ -172,6 +173,22 @@ def test_twenty_steps_of_each_loss_are_those_of_the_unmodified_dpo_trainer(
         job(tmp_path / "fast", *settings, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs)
     )
     compare(fast, theirs, relative=OTHER_ORDER)
+
+
+def test_twenty_steps_of_a_sum_of_losses_are_those_of_the_unmodified_dpo_trainer(
+    bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    """MPO (Wang et al. 2024) with `sft` as the likelihood term, and one more: means over tokens beside sums."""
+    settings = ("preference.loss={dpo: 0.8, bco_pair: 0.2, ipo: 0.01}", "preference.likelihood_weight=0.5")
+    padded = (*settings, "engine=peft", "train.packing=false", "train.micro_batch=16")
+    made = job(tmp_path / "theirs", *padded, model=bases["llama"], data=pairs)
+    names = ["sigmoid", "bco_pair", "ipo", "sft"]
+    theirs = of_trl(made, tmp_path / "trl", loss=names, loss_weights=[0.8, 0.2, 0.01, 0.5])
+    ours = lines(job(tmp_path / "ours", *padded, model=bases["llama"], data=pairs))
+    assert ours[-1].loss < ours[0].loss
+    compare(ours, theirs, relative=RELATIVE)
+    small = (*settings, "engine=fast", "train.micro_batch=2")
+    compare(lines(job(tmp_path / "fast", *small, model=bases["llama"], data=pairs)), theirs, relative=OTHER_ORDER)
 
 
 @pytest.mark.parametrize(

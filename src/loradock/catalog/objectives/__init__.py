@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Literal
 
-from loradock.catalog.objectives import embedding, gritlm, preference, supervised
+from loradock.catalog.objectives import embedding, gritlm, preference, reward, supervised
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.catalog.samples import SampleKind
 
@@ -16,6 +16,7 @@ OBJECTIVES: dict[str, ObjectiveSpec] = {
         embedding.SPEC,
         gritlm.SPEC,
         preference.SPEC,
+        reward.SPEC,
     )
 }
 DEFAULT = supervised.SPEC.name

@@ -22,7 +22,8 @@ class ObjectiveSpec:
     has, and those which share them; `without_effect` gives a reason for each key of all runs that does nothing under
     it. `defaults` are those of other keys, where the objective needs another value than the rest. `variants` are what
     it is under some values of `variant_key`, each of which is named by its `variant`. `plain_passes`, by a value of
-    that key: how often a step's samples are run forward besides, without a gradient, as by a reference.
+    that key: how often a step's samples are run forward besides, without a gradient, as by a reference. `has_head`: a
+    scalar head is trained beside the adapter, and scores documents (`model.reward_head`); its passes are `embed`.
     """
 
     name: str
@@ -40,6 +41,7 @@ class ObjectiveSpec:
     variants: tuple[ObjectiveSpec, ...] = ()
     variant: str = ""
     plain_passes: Mapping[str, int] = field(default_factory=dict[str, int])
+    has_head: bool = False
 
     def under(self, choice: object) -> ObjectiveSpec:
         """What it is under a value of `variant_key`."""
@@ -53,7 +55,7 @@ class ObjectiveSpec:
     @property
     def answers(self) -> bool:
         """Whether the adapter answers prompts."""
-        return self.documents_answered > 0
+        return self.documents_answered > 0 and not self.has_head
 
     @property
     def documents_answered(self) -> int:

@@ -13,15 +13,18 @@ class PreferenceLoss:
     """A loss in words; its formula is `training.objectives.preference_losses`.
 
     `has_reference`: answers are held against the model without the adapter. `keys` of section `preference` are those
-    that it reads besides `beta` and `likelihood_weight`, whose value under auto is `likelihood_weight`.
+    that it reads besides `beta` and `likelihood_weight`, whose value under auto is `likelihood_weight`. `alone` is why
+    it is no part of a sum of losses.
     """
 
     source: str
     has_reference: bool = True
     keys: tuple[str, ...] = ()
     likelihood_weight: float = 0.0
+    alone: str = ""
 
 
+NO_REFERENCE = "it has no reference, and those that can be added compare answers with one"
 LOSSES: dict[str, PreferenceLoss] = {
     "dpo": PreferenceLoss(source="Rafailov et al. 2023", keys=("label_smoothing",)),
     "ipo": PreferenceLoss(source="Azar et al. 2023"),
@@ -30,12 +33,23 @@ LOSSES: dict[str, PreferenceLoss] = {
     "apo_zero": PreferenceLoss(source="D'Oosterlinck et al. 2024"),
     "apo_down": PreferenceLoss(source="D'Oosterlinck et al. 2024"),
     "sppo": PreferenceLoss(source="Wu et al. 2024"),
-    "orpo": PreferenceLoss(source="Hong et al. 2024", has_reference=False, likelihood_weight=1.0),
-    "simpo": PreferenceLoss(source="Meng et al. 2024", has_reference=False, keys=("margin", "label_smoothing")),
-    "cpo": PreferenceLoss(
-        source="Xu et al. 2024", has_reference=False, keys=("label_smoothing",), likelihood_weight=1.0
+    "bco_pair": PreferenceLoss(source="Jung et al. 2024"),
+    "orpo": PreferenceLoss(source="Hong et al. 2024", has_reference=False, likelihood_weight=1.0, alone=NO_REFERENCE),
+    "simpo": PreferenceLoss(
+        source="Meng et al. 2024", has_reference=False, keys=("margin", "label_smoothing"), alone=NO_REFERENCE
     ),
-    "kto": PreferenceLoss(source="Ethayarajh et al. 2024", keys=("desirable_weight", "undesirable_weight")),
+    "cpo": PreferenceLoss(
+        source="Xu et al. 2024",
+        has_reference=False,
+        keys=("label_smoothing",),
+        likelihood_weight=1.0,
+        alone=NO_REFERENCE,
+    ),
+    "kto": PreferenceLoss(
+        source="Ethayarajh et al. 2024",
+        keys=("desirable_weight", "undesirable_weight"),
+        alone="it learns from labelled answers, the others from pairs",
+    ),
 }
 OWN_KEYS = tuple(dict.fromkeys(key for loss in LOSSES.values() for key in loss.keys))
 """Keys that some losses alone read."""

@@ -24,7 +24,7 @@ from loradock.config.other_tools.base import (
     to_truth,
     words,
 )
-from loradock.config.other_tools.preference import RULES, preferring
+from loradock.config.other_tools.preference import RULES, preferring, reward_model
 
 FORMATS = {
     "alpaca": "alpaca",
@@ -196,6 +196,8 @@ TOOL = Tool(
         "excess_length_strategy": by_word("data.long_rows", LONG),
         **RULES,
         "rl": preferring,
+        "reward_model": reward_model,
+        "center_rewards_coefficient": later,
         "chat_template": by_word("data.template", TEMPLATES, why="data.template takes a .jinja file, too"),
         "lora_modules_to_save": peft.modules_to_save,
         "tokens": peft.new_tokens,

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, cast
 
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.config.other_tools.explained import EXPLAINED
 
 OFF = (None, False, "", "no", "none", "None", "off", "false", 0)
@@ -68,8 +69,14 @@ def refuse(translation: Translation, name: str, value: Any) -> None:
 def of_preferences(translation: Translation) -> None:
     """Rows of preferences are recognised by their own columns, and a first adapter has its rank and layers."""
     values = translation.values
-    if "preference.loss" in values:
-        is_judged = values["preference.loss"].value == "kto"
+    is_reward = "objective" in values and OBJECTIVES[str(values["objective"].value)].has_head
+    if is_reward and "lora.adapter" in values:
+        origin = values.pop("lora.adapter").origin
+        translation.leave(
+            origin, "a reward model begins with a whole model: loradock merge makes one of base and adapter"
+        )
+    if is_reward or "preference.loss" in values:
+        is_judged = not is_reward and values["preference.loss"].value == "kto"
         for key in [name for name in values if SOURCE_FORMAT.fullmatch(name)]:
             if is_judged or values[key].value != PAIRS_BY_NAME:
                 source = key.removesuffix(".format")

@@ -87,6 +87,7 @@ TOOL = Tool(
         **dict.fromkeys(
             words(
                 "dataset val_dataset split_dataset_ratio use_hf train_type tuner_type rlhf_type packing loss_type "
+                "loss_weights center_rewards_coefficient "
                 "quant_bits torch_dtype bnb_4bit_quant_type bnb_4bit_use_double_quant"
             ),
             later,

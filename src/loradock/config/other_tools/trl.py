@@ -72,7 +72,8 @@ TOOL = Tool(
             words(
                 "use_peft packing padding_free completion_only_loss assistant_only_loss dataset_name datasets "
                 "dataset_config dataset_train_split dataset_text_field load_in_4bit load_in_8bit bnb_4bit_quant_type "
-                "dtype use_bnb_nested_quant torch_dtype max_length max_seq_length loss_type"
+                "dtype use_bnb_nested_quant torch_dtype max_length max_seq_length loss_type "
+                "loss_weights center_rewards_coefficient"
             ),
             later,
         ),

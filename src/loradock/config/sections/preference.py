@@ -13,8 +13,11 @@ from loradock.config.sections.values import MOST, Auto, Section, Weight
 class PreferenceConfig(Section):
     """Preference tuning, under objective preference."""
 
-    loss: LossName = Field(
-        default="dpo", description=f"{', '.join(f'{name} ({loss.source})' for name, loss in LOSSES.items())}."
+    loss: LossName | dict[str, float] = Field(
+        default="dpo",
+        description=f"{', '.join(f'{name} ({loss.source})' for name, loss in LOSSES.items())}; or several with their "
+        "weights, whose sum is learned by (`{dpo: 0.8, bco_pair: 0.2}`; not "
+        f"{', '.join(name for name, loss in LOSSES.items() if loss.alone)}).",
     )
     beta: Annotated[float, Field(gt=0, le=1000)] = Field(
         default=0.1,
@@ -44,7 +47,19 @@ class PreferenceConfig(Section):
     )
 
     @property
+    def losses(self) -> dict[str, float]:
+        """What is added, each with its weight: several, or one by its name."""
+        return self.loss if isinstance(self.loss, dict) else {self.loss: 1.0}
+
+    @property
+    def formula(self) -> str:
+        """The sum in words, `0.8 dpo + 0.2 bco_pair`; of one loss its name."""
+        if not isinstance(self.loss, dict):
+            return self.loss
+        return " + ".join(f"{weight:g} {name}" for name, weight in self.loss.items())
+
+    @property
     def weight_of_likelihood(self) -> float:
         """What `likelihood_weight` comes to."""
         weight = self.likelihood_weight
-        return LOSSES[self.loss].likelihood_weight if weight == "auto" else float(weight)
+        return max(LOSSES[name].likelihood_weight for name in self.losses) if weight == "auto" else float(weight)

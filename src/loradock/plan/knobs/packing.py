@@ -15,6 +15,8 @@ def decide(context: Context) -> Decision[bool]:
     ConfigError where it was asked for and recurrent layers, which know no documents, would leak.
     """
     setting = context.config.train.packing
+    if context.config.objective_spec.has_head:
+        return Decision(name="packing", value=False, why="a score is read from the end of each answer, which is padded")
     if context.model.recurrence and setting is True:
         what = f"train.packing cannot be used with {context.model.architecture}: {CARRIES_ON}"
         raise ConfigError(what, hint="--set train.packing=false")
@@ -41,7 +43,7 @@ def decide(context: Context) -> Decision[bool]:
 
 def propose(context: Context) -> tuple[Trial, ...]:
     """On, where it is off. With one row a pass there is no padding to spare, but passes are fewer."""
-    if context.plan.packing.value or context.model.recurrence:
+    if context.plan.packing.value or context.model.recurrence or context.config.objective_spec.has_head:
         return ()
     return (
         Trial(

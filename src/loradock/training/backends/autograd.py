@@ -13,7 +13,7 @@ from loradock.catalog.samples import SampleKind
 from loradock.data.collate import MicroBatch
 from loradock.distributed import collectives
 from loradock.errors import ModelError
-from loradock.model import dtypes
+from loradock.model import dtypes, reward_head
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training import packing_check
@@ -65,11 +65,16 @@ class AutogradBackend(Backend):
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def embed(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Embedded:
-        """Outside of any packing: documents are padded."""
-        is_causal = self.job.config.embedding.attention == "causal"
-        vectors, backward = self.passed(
-            lambda inputs: pooled(self.job.model, inputs, is_causal=is_causal), batch, at=at, keeps=keeps
-        )
+        """Outside of any packing: documents are padded. Of a model with a head: its scores, in place of vectors."""
+        spec = self.job.config.objective_spec
+        is_causal = not spec.embeds or self.job.config.embedding.attention == "causal"
+        model = self.job.model
+
+        def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+            vectors = pooled(model, inputs, is_causal=is_causal)
+            return reward_head.rewards(model, vectors) if spec.has_head else vectors
+
+        vectors, backward = self.passed(forward, batch, at=at, keeps=keeps)
         return Embedded(vectors=vectors, backward=backward)
 
     def score(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Scored:

@@ -16,7 +16,7 @@ from loradock.catalog.objectives import preference as catalog
 from loradock.config.schema import RunConfig
 from loradock.data.steps import Evaluation
 from loradock.training.objectives.base import Evaluated, Poll
-from loradock.training.objectives.preference_losses import LOSSES, Answers
+from loradock.training.objectives.preference_losses import Answers, loss_of
 from loradock.training.objectives.supervised import Supervised
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
 
@@ -44,7 +44,7 @@ class Preference(Supervised):
     def __init__(self, config: RunConfig) -> None:
         super().__init__(config)
         self.options = config.preference
-        self.known = catalog.LOSSES[self.options.loss]
+        self.has_reference = any(catalog.LOSSES[name].has_reference for name in self.options.losses)
 
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """The mean over the pairs of all ranks, and of the chosen answers' tokens where their likelihood counts."""
@@ -63,7 +63,7 @@ class Preference(Supervised):
 
     def reference(self, backend: Passes, tensors: Any) -> torch.Tensor | None:
         """The log-probabilities without the adapter, without dropout; None where the loss needs none."""
-        if not self.known.has_reference:
+        if not self.has_reference:
             return None
         with backend.reference_model(), torch.no_grad():
             return backend.score(tensors, at=None, keeps=False).log_probabilities
@@ -90,7 +90,7 @@ class Preference(Supervised):
                 chosen_lengths=lengths[0::2],
                 rejected_lengths=lengths[1::2],
             )
-            columns = [LOSSES[self.options.loss](answers, self.options), *self.reported(answers)]
+            columns = [loss_of(answers, self.options), *self.reported(answers)]
             sums = torch.stack([(column * is_real).sum() for column in columns])
             loss = self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch))[0]
         (gradient,) = torch.autograd.grad(loss, inputs)

@@ -88,6 +88,12 @@ def sppo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
     return (chosen - 0.5 / options.beta).square() + (rejected + 0.5 / options.beta).square()
 
 
+def bco_pair(of: Answers, options: PreferenceConfig) -> torch.Tensor:
+    """-log sigmoid(b (c - c0)) - log sigmoid(-b (r - r0)) (Jung et al. 2024, without their shift, as in TRL)."""
+    chosen, rejected = of.ratios
+    return softplus(-options.beta * chosen) + softplus(options.beta * rejected)
+
+
 def orpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
     """-b log sigmoid(log odds(c) - log odds(r)), odds(p) = p / (1 - p), of means over tokens (Hong et al. 2024)."""
     chosen, rejected = of.means
@@ -107,6 +113,14 @@ def cpo(of: Answers, options: PreferenceConfig) -> torch.Tensor:
 
 
 LOSSES: dict[str, Callable[[Answers, PreferenceConfig], torch.Tensor]] = {
-    function.__name__: function for function in (dpo, ipo, hinge, robust, apo_zero, apo_down, sppo, orpo, simpo, cpo)
+    function.__name__: function
+    for function in (dpo, ipo, hinge, robust, apo_zero, apo_down, sppo, bco_pair, orpo, simpo, cpo)
 }
 """Each gives the loss of every pair, [pairs], without the likelihood term."""
+
+
+def loss_of(answers: Answers, options: PreferenceConfig) -> torch.Tensor:
+    """The loss of every pair, [pairs]: the one that is named, or the sum of several, each times its weight."""
+    if not isinstance(options.loss, dict):
+        return LOSSES[options.loss](answers, options)
+    return torch.stack([weight * LOSSES[name](answers, options) for name, weight in options.loss.items()]).sum(dim=0)

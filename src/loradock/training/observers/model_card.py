@@ -13,6 +13,7 @@ import yaml
 from loradock.catalog import storages
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.catalog.objectives.base import ObjectiveSpec
+from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
 from loradock.plan.plan import shown
@@ -31,8 +32,10 @@ def write(
     model, plan = content["config"]["model"], content["plan"]
     base_id = hub_id(model["name"], content["base"])
     embeds, answers = "embedding" in content, objective_of(content).answers
-    front = {"library_name": "peft", "pipeline_tag": "text-generation" if answers else "feature-extraction"}
-    front |= {"tags": ["lora", *(["sentence-similarity"] if embeds else [])]}
+    scores = objective_of(content).has_head
+    purpose = "text-generation" if answers else "text-classification" if scores else "feature-extraction"
+    front: dict[str, Any] = {"library_name": "peft", "pipeline_tag": purpose}
+    front |= {"tags": ["lora", *(["sentence-similarity"] if embeds else ["reward-model"] if scores else [])]}
     front = {"base_model": base_id, **front} if base_id else front
     sections = [
         "---\n" + yaml.safe_dump(front, sort_keys=False) + "---",
@@ -48,6 +51,7 @@ def write(
         reproduce(content),
         embedding_usage(content["embedding"], plan["model"]) if embeds else "",
         usage(base_id or content["base"]["path"], content, prompt=prompt) if answers else "",
+        reward_usage(base_id or content["base"]["path"], content, prompt=prompt) if scores else "",
     ]
     atomic_io.replace(file, "\n\n".join(section for section in sections if section) + "\n")
 
@@ -73,7 +77,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
         ("quantisation", quantisation(content) or "none"),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
-        *([("samples a step", str(train["global_batch"]))] if objective_of(content).answers else []),
+        *([("samples a step", str(train["global_batch"]))] if objective_of(content).documents_answered else []),
         *contrast(content),
         *preferences(content),
         ("steps", str(content["outcome"]["steps"])),
@@ -109,7 +113,7 @@ def preferences(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """The loss of a run that learned preferences, and the adapter that any run began with, as label and value."""
     options = content["config"].get("preference")
     if options and objective_of(content).owns("preference.loss"):
-        yield "preference loss", f"{options['loss']}, beta {options['beta']:g}"
+        yield "preference loss", f"{PreferenceConfig.model_validate(options).formula}, beta {options['beta']:g}"
         if objective_of(content).variant:
             weights = (options["desirable_weight"], options["undesirable_weight"])
             yield "weights of the answers", "{:g} desirable, {:g} undesirable".format(*weights)
@@ -318,6 +322,39 @@ tokenizer = AutoTokenizer.from_pretrained(adapter)
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
 print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
 ```"""
+
+
+def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
+    """How to score an answer with plain transformers and peft, as training read it."""
+    revision, config = content["base"]["revision"], quantisation(content)
+    pin = f', revision="{revision}"' if revision else ""
+    quantised = f", quantization_config={config}" if config else ""
+    classes = ["AutoModelForSequenceClassification", "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])]
+    scored = SCORED_CHAT if prompt else SCORED_RAW
+    return f"""## Use
+
+A score says how good an answer is beside others to the same prompt; by itself it has no unit.
+
+```python
+import torch
+from peft import PeftModel
+from transformers import {", ".join(classes)}
+
+adapter = "."  # the directory that holds this model card
+tokenizer = AutoTokenizer.from_pretrained(adapter)
+base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}, num_labels=1{quantised})
+tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
+base.config.pad_token_id = tokenizer.pad_token_id
+model = PeftModel.from_pretrained(base, adapter).eval()
+{scored}
+print(float(model(**answer.to(model.device)).logits))
+```"""
+
+
+SCORED_CHAT = """asked, said = "Why is the sky blue?", "It scatters blue light."
+turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
+answer = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")"""
+SCORED_RAW = 'answer = tokenizer("A prompt, and its answer" + tokenizer.eos_token, return_tensors="pt")'
 
 
 def embedding_usage(recipe: dict[str, Any], model: dict[str, Any]) -> str:

@@ -67,6 +67,7 @@ LATER_KEYS = {
     "lora.adapter": None,
     "preference.desirable_weight": 1.0,
     "preference.undesirable_weight": 1.0,
+    "reward.center": 0.0,
     "lora.alpha_pattern": {},
     "train.loraplus_lr_ratio": 1.0,
     "train.min_learning_rate_ratio": 0.0,

@@ -13,7 +13,7 @@ from loradock.data.formats.base import RowError
 from loradock.errors import InputMissing, ModelError, UsageError
 from loradock.use.evaluation import tasks
 from loradock.use.evaluation.items import Item, Items, of_data
-from loradock.use.evaluation.methods import Calls, Choice, Generate, LlmAdapters, Loss, Method
+from loradock.use.evaluation.methods import Calls, Choice, Generate, LlmAdapters, Loss, Method, Reward
 from loradock.use.evaluation.tasks.base import Task
 from loradock.use.evaluation.text_metrics import METRICS, exact
 from loradock.use.inference.opener import Opened
@@ -35,6 +35,11 @@ class Wanted:
     items: Items
     metric: str
     method: Callable[[Opened], Method]
+
+    @property
+    def may_score(self) -> bool:
+        """Whether a reward model can do it."""
+        return self.method is chosen
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,16 +108,21 @@ def _of_task(task: Task, options: Options) -> Callable[[Opened], Method]:
     if options.protocol == "llm-adapters":
         return partial(LlmAdapters, task=task)
     if options.method != "generate":
-        return Choice
+        return chosen
     most = options.max_new_tokens or TASK_TOKENS
     return partial(Generate, max_new_tokens=most, extract=task.extract, score=exact)
+
+
+def chosen(opened: Opened) -> Method:
+    """A choice among candidates: by reward where the model is a reward model, else by log-probability."""
+    return Reward(opened) if opened.scores else Choice(opened)
 
 
 def _data(file: Path, options: Options, readings: Sequence[Reading]) -> Wanted:
     needs = NEEDS.get(options.metric, "prompts")
     items = of_data(file, needs=needs, limit=options.limit, readings=readings)
     if options.metric == "choice":
-        return Wanted(items=items, metric=ACCURACY, method=Choice)
+        return Wanted(items=items, metric=ACCURACY, method=chosen)
     if options.metric == "loss":
         return Wanted(items=items, metric="loss", method=Loss)
     if options.metric == "calls":

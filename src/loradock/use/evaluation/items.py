@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
@@ -67,13 +67,17 @@ class Item:
 
 @dataclass(frozen=True, kw_only=True)
 class Items:
-    """The rows of a file: `name` heads its results; `sha256` is that of the file; `of_file`: rows that the file has."""
+    """The rows of a file: `name` heads its results; `sha256` is that of the file; `of_file`: rows that the file has.
+
+    `note`: what to say of rows that were left out.
+    """
 
     name: str
     file: str
     sha256: str
     of_file: int
     items: tuple[Item, ...]
+    note: str | None = None
 
 
 def listed(question: str) -> tuple[str, ...]:
@@ -104,24 +108,73 @@ def of_data(
     contents, problems = Contents(), Problems()
     files = shown_files(source)
     items: list[Item] = []
+    labelled = Labelled()
     for line, sample in samples(source, contents=contents):
         name, number = place_of(files, contents.starts, line)
         if isinstance(sample, Problem):
             problems.add(replace(sample, hint=None))  # it would name an option of training
+        elif needs != "calls" and isinstance(sample, Judgement) and not sample.is_desirable:
+            labelled.undesirable.append(sample)
         elif what := _without_calls(sample) if needs == "calls" else _unfit(sample, needs_prompt=needs != "rows"):
             problems.add(Problem(what=what, file=name, line=number))
         else:
             item = _item(sample, row=len(items), place=shown_place(name, number))
             items.append(replace(item, answer=calls_shown(item.calls)) if needs == "calls" else item)
     problems.check(files=files)
+    count, note = len(items) + len(labelled.undesirable), None
+    if labelled.undesirable:
+        items, note = labelled.judged(items, is_choice=needs == "candidates", file=file)
     if needs == "candidates":
         items = _with_candidates(items, file=file)
-    return Items(name=file.name, file=str(file), sha256=digest(source), of_file=len(items), items=limited(items, limit))
+    return Items(
+        name=file.name, file=str(file), sha256=digest(source), of_file=count, items=limited(items, limit), note=note
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Labelled:
+    """The answers of a file that are labelled as undesirable: none is a right one, and each is one to choose from."""
+
+    undesirable: list[Judgement] = field(default_factory=list[Judgement])
+
+    def judged(self, items: Sequence[Item], *, is_choice: bool, file: Path) -> tuple[list[Item], str]:
+        """The desirable answers; of a choice those that have undesirable ones to the same prompt, as candidates.
+
+        And what to say of the rest. DataError where none is left.
+        """
+        if not items:
+            what = f"no answer of {file} is labelled as desirable: there is nothing right to compare with"
+            raise DataError(what, hint="evaluate rows of which some are")
+        if not is_choice:
+            return list(items), f"{len(self.undesirable):,} answers that are labelled as undesirable are left out"
+        by_prompt: dict[str, list[str]] = {}
+        for each in self.undesirable:
+            by_prompt.setdefault(_prompt_of(each.answer), []).append(each.turns[-1].content)
+        chosen = [
+            replace(item, candidates=tuple(text.strip() for text in texts), texts=texts)
+            for item in items
+            if (texts := _different(item, by_prompt.get(_prompt_of(item.sample), ())))
+        ]
+        if not chosen:
+            what = f"no prompt of {file} has a desirable and an undesirable answer: there is nothing to choose from"
+            raise DataError(what, hint="--metric loss measures the desirable ones")
+        chosen = [replace(item, row=row) for row, item in enumerate(chosen)]
+        lone = f"{len(items) - len(chosen):,} that have none are left out"
+        return chosen, f"each desirable answer against the undesirable ones to its prompt; {lone}"
+
+
+def _prompt_of(sample: Conversation | Completion) -> str:
+    return json.dumps([(turn.role, turn.said) for turn in sample.turns[:-1]])
+
+
+def _different(item: Item, others: Sequence[str]) -> tuple[str, ...]:
+    """The answer and those that differ from it, each once; nothing where there are none."""
+    right = item.sample.turns[-1].content
+    texts = {text.strip(): text for text in others if text.strip() != right.strip()}
+    return (right, *texts.values()) if texts else ()
 
 
 def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
-    if isinstance(sample, Judgement) and not sample.is_desirable:
-        return "the answer is labelled as undesirable: there is nothing right to compare with"
     if isinstance(sample, PreferencePair):
         chosen, rejected = sample.chosen.turns, sample.rejected.turns
         if chosen[:-1] != rejected[:-1]:

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 class Outcome:
     """What came of a row: `score` is 1 or 0 for right or wrong, else the metric; of a loss it is the sum over `tokens`.
 
-    `given`: the answer, empty where none was found. `logprobs`: of each candidate, float. `normalised`: the candidate
-    with the highest log-probability per character. `text` was generated, `finish` says how it ended: stop or length.
-    Of calls of tools `names` is 1 where the right ones were called, whatever their arguments, and `unread` says why
-    what was generated is no call that can be read.
+    `given`: the answer, empty where none was found. `logprobs` or `rewards`: of each candidate, float. `normalised`:
+    the candidate with the highest log-probability per character. `text` was generated, `finish` says how it ended: stop
+    or length. Of calls of tools `names` is 1 where the right ones were called, whatever their arguments, and `unread`
+    says why what was generated is no call that can be read.
     """
 
     row: int
@@ -28,6 +28,7 @@ class Outcome:
     score: float
     normalised: str | None = None
     logprobs: tuple[float, ...] | None = None
+    rewards: tuple[float, ...] | None = None
     text: str | None = None
     finish: str | None = None
     tokens: int | None = None

@@ -15,8 +15,8 @@ import torch
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
-from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, source
-from loradock.model.adapter_files import check, first_line, shapes_of
+from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, reward_head, source
+from loradock.model.adapter_files import check, first_line, settings_of, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
 from loradock.model.files import check_readable
@@ -92,6 +92,11 @@ class Opened:
     def has_adapter(self) -> bool:
         """True where the model is a PeftModel, whose base can be asked alone."""
         return self.origin.has_adapter
+
+    @property
+    def scores(self) -> bool:
+        """True of a reward model, whose head scores answers."""
+        return reward_head.of(self.model) is not None
 
     def written(self, ids: Sequence[int]) -> str:
         """The text of token ids, special tokens and white space as they are."""
@@ -197,19 +202,29 @@ def open_model(
     base: str | None = None,
     trusted: Collection[str] = (),
     template: str | None = None,
+    may_score: bool = False,
 ) -> Opened:
-    """The model of a path, with its adapter on top where it has one.
+    """The model of a path, with its adapter on top where it has one; a reward model where it `may_score`.
 
     Raises as `find` and `load.load_whole` do, and ModelError for another base than the adapter was trained on.
 
     NF4 weights are held dense, with the values that NF4 gives them, where memory allows: the same model, and faster.
     """
     origin = find(given, quantization=quantization, base=base, trusted=trusted)
-    return opened(origin, dtype=dtype, device=device, template=template)
+    return opened(origin, dtype=dtype, device=device, template=template, may_score=may_score)
 
 
-def opened(origin: Origin, *, dtype: str = "auto", device: str = "auto", template: str | None = None) -> Opened:
+def opened(
+    origin: Origin,
+    *,
+    dtype: str = "auto",
+    device: str = "auto",
+    template: str | None = None,
+    may_score: bool = False,
+) -> Opened:
     """See `open_model`. `template`: that of a model which brings none, by its name."""
+    if origin.has_adapter and not may_score:
+        reward_head.refuse(settings_of(origin.directory), origin.directory)
     origin.check_base()
     place = chosen_device(device)
     computed = chosen_dtype(origin.asked.compute_dtype if dtype == "auto" else dtype, place)
@@ -232,6 +247,8 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     base = getattr(model, "name_or_path", "the base")
     filled = adapter_tensors.fit_rows(model, shapes, adapter=adapter)
     new_tokens.fit(model, settings, adapter=adapter)
+    if reward_head.is_head_of(settings):
+        reward_head.put(model)
     try:
         layered = PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type

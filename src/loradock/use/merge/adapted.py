@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
-from loradock.model import adapter_tensors, new_tokens, patterns
+from loradock.model import adapter_tensors, new_tokens, patterns, reward_head
 from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
 from loradock.model.patches import BUILDING
@@ -56,6 +56,7 @@ class Adapted:
     or of the base's; `rows`: weights with trained rows. `tied`: groups of names that are one tensor in the base.
     `files`: the adapter's tensors by key. `names`: all names of the base, with their shapes. `embedding`: the name of
     the input embedding. `beside`: tensors of LoRA that was never trained, on parts of the base that read no text.
+    `replaced`: how the names of the output head's weights begin, where a reward model's head is in its place.
     """
 
     deltas: Mapping[str, Delta]
@@ -66,6 +67,12 @@ class Adapted:
     names: Mapping[str, tuple[int, ...]]
     embedding: str
     beside: tuple[str, ...]
+    replaced: frozenset[str] = frozenset()
+
+    @property
+    def is_reward(self) -> bool:
+        """Whether the result scores answers."""
+        return bool(self.replaced)
 
     def tied_to(self, name: str) -> frozenset[str]:
         """All names of the tensor of this name."""
@@ -84,6 +91,10 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
     checked = check(adapter)
     settings = _settings(adapter)
     model = empty(base)
+    head = model.get_output_embeddings()
+    replaced = {f"{name}." for name, module in model.named_modules() if module is head}
+    if has_head := reward_head.is_head_of(checked):
+        reward_head.put(model)
     patterns.check(adapter, checked, (name for name, _ in model.named_modules()))
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
     tied = adapter_tensors.tied(model)
@@ -109,6 +120,7 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
         names=shapes,
         embedding=f"{embedding_name}.weight",
         beside=tensors_found.beside,
+        replaced=frozenset(replaced if has_head else ()),
     )
 
 

@@ -13,7 +13,7 @@ import transformers
 
 
 def main(directory: str, ids: str, output: str) -> None:
-    """Write the log-probabilities, float32 [rows, tokens, vocabulary], of the ids."""
+    """Write the log-probabilities, float32 [rows, tokens, vocabulary], of the ids; of a reward model [rows, 1]."""
     torch.set_grad_enabled(False)
     config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
     cls_named = getattr(transformers, (config.architectures or ["AutoModelForCausalLM"])[0], None)
@@ -23,7 +23,8 @@ def main(directory: str, ids: str, output: str) -> None:
         raise SystemExit(
             f"the files lack {sorted(report['missing_keys'])[0]} ({len(report['missing_keys'])} are missing)"
         )
-    torch.save(model.eval()(torch.load(ids), return_dict=True).logits.float().log_softmax(dim=-1), output)
+    logits = model.eval()(torch.load(ids), return_dict=True).logits.float()
+    torch.save(logits if logits.shape[-1] == 1 else logits.log_softmax(dim=-1), output)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
-from loradock.model import load, names, whole
+from loradock.model import load, names, reward_head, whole
 from loradock.model.experts import layout
 from loradock.model.source import BaseModel
 from loradock.use.merge import tensors
@@ -62,7 +62,7 @@ class MergePlan:
     """Steps by the name of the file that will hold them, in the layout of the base's files.
 
     `load_dtype`: that in which the base was loaded in training; `device` (cpu or cuda) quantises.
-    `is_untied`: head and embedding are two tensors now.
+    `is_untied`: head and embedding are two tensors now. `left_out`: tensors of the base that a reward model has not.
     """
 
     base: BaseModel
@@ -75,6 +75,7 @@ class MergePlan:
     shards: Mapping[str, tuple[Step, ...]]
     is_untied: bool
     vocabulary: int
+    left_out: frozenset[str] = frozenset()
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -119,11 +120,15 @@ def make(
     entry_of = {entry.name: entry for entries in files.values() for entry in entries}
     model = empty(base)
     weight_of = {name: name for name in entry_of} | names.in_model(model, entry_of)
+    left_out = frozenset(
+        name for name, weight in weight_of.items() if weight.startswith(tuple(adapted_base.replaced) or ("\0",))
+    )
+    files = {name: tuple(e for e in entries if e.name not in left_out) for name, entries in files.items()}
     pieces = names.of_experts(model, entry_of)
     weight_of |= {name: piece.weight for name, piece in pieces.items()}
     fused = {matrices.name for matrices in layout.matrices(model)}
     places = {name: Place() for name, weight in weight_of.items() if weight in fused} | _places(pieces, entry_of)
-    weights_present = set(weight_of.values())
+    weights_present = {*weight_of.values(), *([reward_head.WEIGHT] if adapted_base.is_reward else [])}
     _refuse_absent(
         base,
         wanted={*adapted_base.deltas, *adapted_base.whole, *adapted_base.rows, *quantised},
@@ -140,6 +145,9 @@ def make(
         )
         for name, entries in files.items()
     }
+    if adapted_base.is_reward:
+        last = max(shards)
+        shards[last] = (*shards[last], _head(adapted_base, dtype=dtype))
     steps = [step for shard in shards.values() for step in shard]
     refuse_unused(adapter, steps, adapted_base)
     vocabulary = next(
@@ -154,8 +162,24 @@ def make(
         device=device,
         adapted=adapted_base,
         shards=shards,
-        is_untied=any(step.name not in weight_of for step in steps),
+        is_untied=any(step.name not in weight_of and step.weight != reward_head.WEIGHT for step in steps),
         vocabulary=vocabulary,
+        left_out=left_out,
+    )
+
+
+def _head(adapted_base: Adapted, *, dtype: str | None) -> Step:
+    """The head of a reward model, which no file of the base has: as it was trained unless a dtype is asked for."""
+    source = adapted_base.whole[reward_head.WEIGHT]
+    entry = adapted_base.files[source]
+    return Step(
+        kind="replace",
+        name=reward_head.WEIGHT,
+        weight=reward_head.WEIGHT,
+        entry=entry,
+        dtype=dtype or entry.dtype,
+        shape=entry.shape,
+        source=source,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from loradock.errors import ModelError, StorageError
-from loradock.model import load
+from loradock.model import load, reward_head
 from loradock.model.dense import densify
 from loradock.model.files import json_object
 from loradock.model.whole import quiet
@@ -27,6 +27,10 @@ MOST_KL = 1e-3
 """Nats per token. Rounding to 16 bits costs 1e-5 on small models; a wrong base or a lost tensor more than 1e-2."""
 
 
+MOST_SCORE = 0.1
+"""Of a reward's difference: rounding to 16 bits costs 1e-3 on small models, another head about 1."""
+
+
 def weights(folder: Path, files: Mapping[str, str]) -> None:
     """Read the files back. StorageError where one is not what was written."""
     for name, digest in files.items():
@@ -37,7 +41,10 @@ def weights(folder: Path, files: Mapping[str, str]) -> None:
 def names(folder: Path, plan: MergePlan) -> None:
     """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
     expected = {
-        entry.name: (file.name, entry.shape) for file in plan.base.weight_files for entry in tensors.entries(file)
+        entry.name: (file.name, entry.shape)
+        for file in plan.base.weight_files
+        for entry in tensors.entries(file)
+        if entry.name not in plan.left_out
     }
     expected |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}
     written = (folder / name for name in plan.shards)
@@ -61,6 +68,8 @@ def answers(folder: Path, job: Job) -> dict[str, Any]:
     vocabulary = min(job.plan.vocabulary, job.plan.adapted.names[job.plan.adapted.embedding][0])
     ids = torch.randint(vocabulary, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
     merged = _of_directory(folder, ids)
+    if job.plan.adapted.is_reward:
+        return _scores(job, ids, merged)
     with torch.no_grad():
         reference = of_adapter(job)(ids).logits.float().log_softmax(dim=-1)
     width = min(reference.shape[-1], merged.shape[-1])
@@ -72,6 +81,22 @@ def answers(folder: Path, job: Job) -> dict[str, Any]:
             hint="--dtype f32 tells rounding apart; please report the model",
         )
     return {"verified": {"rows": ROWS, "tokens": TOKENS, **divergences}}
+
+
+def _scores(job: Job, ids: torch.Tensor, merged: torch.Tensor) -> dict[str, Any]:
+    """The largest difference of the merged model's scores from those of base and adapter, by the head itself."""
+    model = of_adapter(job)
+    padding = job.plan.base.config.get_text_config().pad_token_id
+    places = [reward_head.last_place(row, pad_token_id=padding) for row in ids.tolist()]
+    with torch.no_grad():
+        states = model.get_decoder()(ids).last_hidden_state[torch.arange(len(ids)), torch.tensor(places)]
+        difference = float((reward_head.rewards(model, states.float()) - merged).abs().max())
+    if not difference <= MOST_SCORE:
+        raise ModelError(
+            f"the merged model is not base and adapter: a score differs by {difference:.2g}",
+            hint="--dtype f32 tells rounding apart; please report the model",
+        )
+    return {"verified": {"rows": ROWS, "tokens": TOKENS, "score_max": difference}}
 
 
 def kl(reference: torch.Tensor, second_logits: torch.Tensor) -> torch.Tensor:

@@ -8,9 +8,10 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
+from loradock.model import reward_head
 from loradock.model.files import json_object
 from loradock.model.source import BaseModel
-from loradock.model.tokenizer import directory_of
+from loradock.model.tokenizer import directory_of, open_tokenizer
 from loradock.model.tokenizer_copy import copy_tokenizer, is_unchanged, put_template, template_of
 from loradock.use.merge import tensors
 from loradock.use.merge.plan import MergePlan
@@ -27,7 +28,8 @@ def write(plan: MergePlan, folder: Path, *, stop_ids: Collection[int], dtype: st
     base = plan.base.directory
     config = _read(base / CONFIG)
     _write(folder / CONFIG, _config(config, plan, dtype=dtype))
-    _write_generation(base, folder, config, stop_ids=stop_ids)
+    if not plan.adapted.is_reward:
+        _write_generation(base, folder, config, stop_ids=stop_ids)
     _write_tokenizer(plan.base, plan.adapter, folder)
     names = {plan.adapter / name for name in KEPT if (plan.adapter / name).is_file()} | set(base.glob(PROCESSORS))
     names |= set(base.glob("*.py")) if plan.base.trust_remote_code else set()
@@ -59,6 +61,10 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
     if plan.is_untied:
         for part in texts:
             part["tie_word_embeddings"] = False
+    if plan.adapted.is_reward:
+        config |= {"architectures": [reward_head.class_of(plan.base.config).__name__]}
+        config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
+        config["pad_token_id"] = open_tokenizer(plan.base, directory=plan.adapter).pad_token_id
     if dtype:
         for part in (config, *parts):
             for key in [key for key in ("dtype", "torch_dtype") if key in part] or ["dtype"] * (part is config):
