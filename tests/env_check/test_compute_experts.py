@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,8 @@ from loradock.model.experts import forward, layout, peft_layers
 
 CPU = Device(device="cpu", dtype="float32")
 FACTS = Facts(platform="", python="", cpus=1, memory_bytes=2**34, in_container=False)
-PRODUCT, FORWARD, FACTORS = forward.product, forward.experts_forward, peft_layers.factors
+FORWARD: Any = forward.experts_forward
+PRODUCT, FACTORS = forward.product, peft_layers.factors
 
 
 def test_mixtures_train_as_in_float64_where_the_model_is_one(tmp_path: Path) -> None:
@@ -33,7 +34,7 @@ def test_mixtures_train_as_in_float64_where_the_model_is_one(tmp_path: Path) -> 
         "small mixtures with NF4 experts on cpu in float32 train as in float64: qwen3_moe, gpt_oss",
     )
     (none,) = experts.look(Host(), FACTS, replace(plan, has_experts=False))
-    assert (none.severity, none.what) == ("ok", "the model is no mixture of experts")
+    assert (none.severity, none.what) == ("ok", "the model has no experts")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -50,8 +51,8 @@ def without_bias(module: Any, key: str, inputs: torch.Tensor, expert: int) -> to
     return PRODUCT(module, key, inputs, expert) - (getattr(module, f"{key}_bias")[expert] if module.has_bias else 0)
 
 
-def one_expert_a_token(module: Any, states: torch.Tensor, index: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
-    return FORWARD(module, states, index[:, :1], weights[:, :1])
+def one_expert_a_token(module: Any, states: torch.Tensor, *routes: torch.Tensor) -> torch.Tensor:
+    return FORWARD(module, states, *(each[:, :1] for each in routes))
 
 
 def rolled(wrapper: Any, adapter: str) -> forward.Factors:
@@ -74,14 +75,16 @@ def failing(*_: Any) -> torch.Tensor:
     ],
 )
 def test_experts_that_compute_wrongly_are_errors(
-    module: Any, name: str, wrong: Any, kinds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    module: Any, name: str, wrong: Any, kinds: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, faults: Any
 ) -> None:
     monkeypatch.setattr(module, name, wrong)
     plan = Intent(output=tmp_path, cache=tmp_path, scratch=tmp_path, has_experts=True)
     messages = experts.look(Host(), FACTS, plan)
     assert [each.severity for each in messages] == ["error"] * kinds
     assert all("training a small" in each.what and each.remedy for each in messages)
-    assert wrong is not failing or messages[0].what.endswith("it fails: no kernel image is available")
+    if wrong is failing:
+        row = {"check": "experts", **asdict(messages[0])}
+        faults.seen("a kernel that experts need is missing", made="constructed", finding=row, check="experts")
 
 
 def test_biases_are_not_zero_and_every_expert_has_tokens(tmp_path: Path) -> None:
@@ -93,7 +96,7 @@ def test_biases_are_not_zero_and_every_expert_has_tokens(tmp_path: Path) -> None
     for _, module in layout.modules(model):
         module.register_forward_pre_hook(lambda _, args: chosen.append(args[1]))
     model(input_ids=experts.inputs("cpu")["ids"])
-    assert all(set(each.flatten().tolist()) == set(range(experts.EXPERTS)) for each in chosen) and len(chosen) == 2
+    assert [set(each.flatten().tolist()) for each in chosen] == [set(range(experts.EXPERTS))] * 2
 
 
 @pytest.mark.parametrize(

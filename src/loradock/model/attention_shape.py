@@ -1,4 +1,4 @@
-"""The attention of a model from its config.json alone, and whether it has experts; imports neither torch nor transformers."""
+"""A model's attention, and whether it has experts, from config.json alone; imports neither torch nor transformers."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """At the run's first place, where the model is a mixture and its storage takes experts (a run refuses others)."""
     if not plan.has_experts:
-        return [ok("the model is no mixture of experts")]
+        return [ok("the model has no experts")]
     from loradock.config.sections.model import ModelConfig
 
     model_config = plan.config.model if plan.config else ModelConfig()
@@ -236,7 +236,8 @@ def trained(model: Any, place: Device, target: Target) -> str:
 CHECK = Check(
     name="experts",
     group="compute",
-    proves="Where the model is a mixture: three QLoRA steps on small mixtures of experts, with adapters on the experts, match the float64 reference.",
+    proves="Where the model has experts: three QLoRA steps on small mixtures of experts, with adapters on the experts, "
+    "match the float64 reference.",
     look=look,
     level="compute",
     limit_seconds=90,
