@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.facts import LeftOut
+from loradock.model import prequantised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -73,6 +74,8 @@ def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: 
     from transformers import AutoModelForCausalLM
 
     local = {"local_files_only": True, **options}
+    if prequantised.settings(config):
+        local = {name: option for name, option in local.items() if name != "quantization_config"} | {"config": config}
     if not is_wrapper(config):
         return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=trust_remote_code, **local)
     return language_model_of(_published(config)).from_pretrained(directory, **_of_text(config, local))

@@ -11,7 +11,7 @@ from loradock.catalog.engines import MODES
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.files.foreign import reading, said, unreadable
-from loradock.model import architecture, dequantised, finite, spread
+from loradock.model import architecture, dequantised, finite, prequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.model.shape import is_matrix
 
@@ -71,7 +71,7 @@ def load(base: BaseModel, model_config: ModelConfig, *, plan: Plan, local_rank: 
             )
         _settle(model)
     covered = coverage(model)
-    check_asked(covered, model_config)
+    check_asked(covered, model_config, base=base)
     dequantised.check(model)
     return model, covered
 
@@ -86,19 +86,38 @@ def load_whole(
     import torch
 
     finite.check(base.weight_files)
+    is_packed = bool(prequantised.check(base.config, base.weight_files, model_config, directory=base.directory))
     hint = "do the weights belong to config.json?"
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = architecture.loaded(
             base.directory,
-            base.config,
+            prequantised.computing_in(base.config, dtype) if is_packed else base.config,
             trust_remote_code=base.trust_remote_code,
-            quantization_config=quantization(model_config, dtype),
+            quantization_config=None if is_packed else quantization(model_config, dtype),
             dtype=dtype,
             device_map={"": device},
             attn_implementation=attention,
         )
+    if is_packed and not isinstance(dtype, str):
+        compute_in(model, dtype)
     _settle(model)
     return model
+
+
+def compute_in(model: Any, dtype: torch.dtype) -> None:
+    """Put a model that came in NF4 into a dtype: what its weights are dequantised to, and all that is in none.
+
+    transformers leaves both as the files have them, whatever dtype it is asked for.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            state: Any = module.weight.quant_state
+            state.dtype = dtype
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
 
 
 @contextmanager
@@ -186,8 +205,19 @@ def coverage(model: Any) -> Coverage:
     )
 
 
-def check_asked(covered: Coverage, model_config: ModelConfig) -> None:
-    """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole."""
+def check_asked(covered: Coverage, model_config: ModelConfig, *, base: BaseModel) -> None:
+    """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole.
+
+    Of a base that comes quantised: where other weights are in NF4 than in its files.
+    """
+    if prequantised.settings(base.config):
+        count = sum(weight.count for weight in prequantised.packed(base.weight_files).values())
+        if covered.quantised_weights != count:
+            raise ModelError(
+                f"{base.directory} holds {count:,} weights in NF4, and {covered.quantised_weights:,} came to be in it",
+                hint=prequantised.ORIGINAL,
+            )
+        return
     inner = covered.quantised_weights + covered.missed_weights
     if not model_config.storage.is_quantised or covered.missed_weights <= UNREACHED_SHARE * inner:
         return
