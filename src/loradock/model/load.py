@@ -113,8 +113,8 @@ def compute_in(model: Any, dtype: torch.dtype) -> None:
 
     for module in model.modules():
         if isinstance(module, Linear4bit):
-            state: Any = module.weight.quant_state
-            state.dtype = dtype
+            weight: Any = module.weight
+            weight.quant_state.dtype = dtype
     for parameter in model.parameters():
         if parameter.is_floating_point():
             parameter.data = parameter.data.to(dtype)

@@ -119,10 +119,10 @@ def find(
     """What `given` is: the directory of a run (its finished adapter), an adapter, a merged model, or a base.
 
     `quantization`: how the base is stored; None: as in training, and of a whole model as its files hold it. `base`:
-    where the base lies now, in place of what was recorded. `trusted`: names of models whose own code a person lets run; a record can
-    name a base, and neither trust it nor have it fetched. InputMissing where it is none of these, NoCheckpoint for a
-    run without an adapter, ModelError for an adapter of which nobody says how its base was stored, and what
-    `find_base` raises.
+    where the base lies now, in place of what was recorded. `trusted`: names of models whose own code a person lets run;
+    a record can name a base, and neither trust it nor have it fetched. InputMissing where it is none of these,
+    NoCheckpoint for a run without an adapter, ModelError for an adapter of which nobody says how its base was stored,
+    and what `find_base` raises.
     """
     directory = directory_of(given)
     if (directory / SETTINGS).is_file():
