@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.facts import LeftOut
-from loradock.model import prequantised
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -69,13 +68,16 @@ def whole(config: Any) -> Any:
     return _published(config)._from_config(config)
 
 
-def loaded(directory: Path, config: Any, *, trust_remote_code: bool, **options: Any) -> Any:
-    """The model with the weights of its directory. `options`: those of transformers' `from_pretrained`."""
+def loaded(directory: Path, config: Any, *, trust_remote_code: bool, is_changed: bool = False, **options: Any) -> Any:
+    """The model with the weights of its directory. `options`: those of transformers' `from_pretrained`.
+
+    `is_changed`: the config is another than that in the directory.
+    """
     from transformers import AutoModelForCausalLM
 
     local = {"local_files_only": True, **options}
-    if prequantised.settings(config):
-        local = {name: option for name, option in local.items() if name != "quantization_config"} | {"config": config}
+    if is_changed:
+        local |= {"config": config}
     if not is_wrapper(config):
         return AutoModelForCausalLM.from_pretrained(directory, trust_remote_code=trust_remote_code, **local)
     return language_model_of(_published(config)).from_pretrained(directory, **_of_text(config, local))

@@ -27,18 +27,27 @@ UNREACHED_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached."""
+    """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached.
+
+    `added_error`: what a second quantisation of the first expert of each matrix added, where the files have MXFP4.
+    """
 
     quantised_weights: int
     all_weights: int
     other_bytes: int
     missed: tuple[str, ...]
     missed_weights: int
+    added_error: float | None = None
 
     def __str__(self) -> str:
+        moved = (
+            f"; going from MXFP4 to NF4 moved experts by {self.added_error:.1%} of their size (root mean square)"
+            if self.added_error is not None
+            else ""
+        )
         return (
             f"{self.quantised_weights:,} of {self.all_weights:,} weights are quantised; "
-            f"the rest takes {self.other_bytes / 2**20:,.1f} MiB"
+            f"the rest takes {self.other_bytes / 2**20:,.1f} MiB{moved}"
         )
 
 
@@ -91,17 +100,30 @@ def load_whole(
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = architecture.loaded(
             base.directory,
-            prequantised.computing_in(base.config, dtype) if is_packed else base.config,
             trust_remote_code=base.trust_remote_code,
-            quantization_config=None if is_packed else quantization(model_config, dtype),
             dtype=dtype,
             device_map={"": device},
             attn_implementation=attention,
+            **_storage(base, model_config, dtype),
         )
     if is_packed and not isinstance(dtype, str):
         compute_in(model, dtype)
     _settle(model)
     return model
+
+
+def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | str) -> dict[str, Any]:
+    """What `architecture.loaded` is told of how weights are held, in the files and in memory."""
+    from transformers import Mxfp4Config
+
+    if prequantised.is_nf4(base.config):
+        return {"config": prequantised.computing_in(base.config, dtype), "is_changed": True}
+    asked = quantization(model_config, dtype)
+    if not prequantised.is_mxfp4(base.config):
+        return {"config": base.config, "quantization_config": asked}
+    if asked is None:
+        return {"config": base.config, "quantization_config": Mxfp4Config(dequantize=True)}
+    return {"config": prequantised.plain(base.config), "is_changed": True, "quantization_config": asked}
 
 
 def compute_in(model: Any, dtype: torch.dtype) -> None:
@@ -200,6 +222,7 @@ def coverage(model: Any) -> Coverage:
         quantised_weights=quantised,
         all_weights=total,
         other_bytes=other_bytes,
+        added_error=getattr(getattr(model, "hf_quantizer", None), "added_error", None),
         missed=tuple(missed),
         missed_weights=sum(missed.values()),
     )
@@ -210,7 +233,7 @@ def check_asked(covered: Coverage, model_config: ModelConfig, *, base: BaseModel
 
     Of a base that comes quantised: where other weights are in NF4 than in its files.
     """
-    if prequantised.settings(base.config):
+    if prequantised.is_nf4(base.config):
         count = sum(weight.count for weight in prequantised.packed(base.weight_files).values())
         if covered.quantised_weights != count:
             raise ModelError(

@@ -1,4 +1,4 @@
-"""Bases whose files hold NF4 already, as bitsandbytes writes it and unsloth and others publish it: opened as they are.
+"""Bases that come quantised: NF4 as bitsandbytes writes it is opened as it is, MXFP4 (`model.mxfp4`) made dense.
 
 A weight `NAME` lies there as packed numbers, two to a byte, beside `NAME.absmax`, `NAME.quant_map`, with double
 quantisation `NAME.nested_absmax` and `NAME.nested_quant_map`, and `NAME.quant_state.bitsandbytes__nf4`, a JSON text of
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loradock.config.sections.model import ModelConfig
 
 METHOD = "bitsandbytes"
+MXFP4 = "mxfp4"
 STATE = f".quant_state.{METHOD}__{NF4.name}"
 PARTS = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", STATE)
 """What follows the name of a weight in the names of the tensors that belong to it."""
@@ -53,10 +54,20 @@ def settings(config: Any) -> dict[str, Any]:
     return dict(raw if isinstance(raw, Mapping) else raw.to_dict()) if raw else {}
 
 
+def is_nf4(config: Any) -> bool:
+    """Whether a base comes in NF4, where `refusal` has nothing against it."""
+    return settings(config).get("quant_method") == METHOD
+
+
+def is_mxfp4(config: Any) -> bool:
+    """Whether a base's experts come in MXFP4."""
+    return settings(config).get("quant_method") == MXFP4
+
+
 def refusal(config: Any) -> str | None:
     """Why a base that is quantised already is not opened, to be said after its name; None where it is, or is not."""
     quantised = settings(config)
-    if not quantised:
+    if not quantised or is_mxfp4(config):
         return None
     method = quantised.get("quant_method")
     if method != METHOD:
@@ -138,7 +149,7 @@ def dense_shapes(shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Pa
 
 def check(config: Any, files: tuple[Path, ...], model_config: ModelConfig, *, directory: Path) -> dict[str, Packed]:
     """The weights in NF4 of a base whose files have such; ModelError where they are not what the configuration says."""
-    if not settings(config):
+    if not is_nf4(config):
         return {}
     storage: Storage = model_config.storage
     if storage != NF4:
@@ -165,7 +176,7 @@ def check(config: Any, files: tuple[Path, ...], model_config: ModelConfig, *, di
 
 def as_stored(config: Any, files: tuple[Path, ...], model_config: ModelConfig) -> ModelConfig:
     """The same, with the storage that the base's files have, where they have one."""
-    if not settings(config):
+    if not is_nf4(config):
         return model_config
     is_double = all(weight.group for weight in packed(files).values())
     return model_config.model_copy(update={"quantization": NF4.name, "double_quant": is_double})

@@ -58,6 +58,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         recurrence=recurrence.of(model, text),
         row_parameters=row_parameters,
         is_prequantised=bool(prequantised.settings(base.config)),
+        is_mxfp4=prequantised.is_mxfp4(base.config),
         dense_parameters=dense,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
@@ -76,7 +77,7 @@ def held_dense(base: BaseModel, config: RunConfig, model: Any, linears: Sequence
     from transformers.pytorch_utils import Conv1D
 
     packed = prequantised.check(base.config, base.weight_files, config.model, directory=base.directory)
-    if not prequantised.settings(base.config):
+    if not prequantised.is_nf4(base.config):
         return 0
     if any(True for _ in layout.modules(model)) or any(isinstance(module, Conv1D) for module in model.modules()):
         kind = "a mixture of experts" if any(True for _ in layout.modules(model)) else "a model of Conv1D layers"

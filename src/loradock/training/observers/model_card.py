@@ -241,7 +241,8 @@ AS_STORED = "as the base's files hold it"
 
 def is_prequantised(content: dict[str, Any]) -> bool:
     """Whether the base's files hold it in NF4, as transformers then loads it by itself."""
-    return bool(content["plan"]["model"].get("is_prequantised"))
+    model = content["plan"]["model"]
+    return bool(model.get("is_prequantised")) and not model.get("is_mxfp4")
 
 
 def quantisation(content: dict[str, Any]) -> str:

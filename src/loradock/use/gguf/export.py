@@ -128,7 +128,7 @@ def _own_pad(folder: Path) -> str | None:
 def refuse(origin: Origin, file: Path) -> None:
     """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
     if prequantised.settings(origin.base.config):
-        what = f"{origin.base.directory} holds its weights in NF4, and GGUF is made of 16-bit weights"
+        what = f"{origin.base.directory} comes quantised, and GGUF is made of 16-bit weights"
         raise ModelError(what, hint="loradock merge puts an adapter onto them in 16 bit; or give the original model")
     staged.refuse_existing(file, is_folder=False)
     if origin.has_adapter:

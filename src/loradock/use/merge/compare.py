@@ -42,7 +42,7 @@ def compare(job: Job, *, progress: Callable[[int], None]) -> Compared:
 
     `progress` is called with the rows done, of all three. UsageError without a run, held-out rows or NF4 weights.
     """
-    if not job.plan.asked.storage.is_dequantised or prequantised.settings(job.plan.base.config):
+    if not job.plan.asked.storage.is_dequantised or prequantised.is_nf4(job.plan.base.config):
         raise UsageError(
             "--compare needs a run that quantised its base to NF4: otherwise there is one merge",
             hint="leave out --compare",

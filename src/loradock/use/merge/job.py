@@ -129,7 +129,7 @@ def _onto(asked: str, origin: Origin) -> tuple[Onto, str]:
     if storage.has_outlier_columns and asked == "trained":
         what = f"an {storage.title} run has no weights to merge onto: {storage.merge_why}"
         raise UsageError(what, hint="--onto original")
-    if asked == "original" and prequantised.settings(origin.base.config):
+    if asked == "original" and prequantised.is_nf4(origin.base.config):
         what = f"{origin.base.directory} holds the NF4 weights that the adapter was trained on, and no others"
         raise UsageError(what, hint="--onto trained")
     if storage.is_dequantised and asked == "original":

@@ -115,7 +115,7 @@ def make(
     whole.check(base)
     adapted_base = adapted(base, adapter)
     prequantised.check(base.config, base.weight_files, asked, directory=base.directory)
-    is_quantised_here = onto == "trained" and asked.storage.is_dequantised and not prequantised.settings(base.config)
+    is_quantised_here = onto == "trained" and asked.storage.is_dequantised and not prequantised.is_nf4(base.config)
     quantised = _quantised(base, asked, load_dtype) if is_quantised_here else {}
     files = tensors.of_base(base)
     entry_of = {entry.name: entry for entries in files.values() for entry in entries}

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.errors import ModelError
 from loradock.files import regular
-from loradock.model import prequantised
+from loradock.model import mxfp4, prequantised
 
 if TYPE_CHECKING:
     import torch
@@ -37,8 +37,8 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 class Entry:
     """A tensor of a file: `dtype` as safetensors writes it, `begin` its first byte in the file.
 
-    `parts`: of a weight in NF4, the tensors of the files by what follows its name in theirs ("" for the packed
-    numbers); then `dtype` and `shape` are those of the dense weight.
+    `parts`: of a weight in NF4 or MXFP4, the tensors of the files by what follows its name in theirs ("" for the packed
+    numbers of NF4); then `dtype` and `shape` are those of the dense weight.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Entry:
     shape: tuple[int, ...]
     begin: int
     size: int
-    parts: Mapping[str, Entry] = field(default_factory=dict)
+    parts: Mapping[str, Entry] = field(default_factory=dict, hash=False)
 
     @property
     def count(self) -> int:
@@ -86,7 +86,9 @@ def entries(file: Path) -> tuple[Entry, ...]:
 def of_base(base: BaseModel) -> dict[str, tuple[Entry, ...]]:
     """The tensors of a base's files by file; a weight that is there in NF4 is one, in the dtype that it came from."""
     files = {file.name: entries(file) for file in base.weight_files}
-    if not prequantised.settings(base.config):
+    if prequantised.is_mxfp4(base.config):
+        return _of_mxfp4(files)
+    if not prequantised.is_nf4(base.config):
         return files
     packed = prequantised.packed(base.weight_files)
     entry_of = {entry.name: entry for of_file in files.values() for entry in of_file}
@@ -112,6 +114,24 @@ def of_base(base: BaseModel) -> dict[str, tuple[Entry, ...]]:
     }
 
 
+def _of_mxfp4(files: Mapping[str, tuple[Entry, ...]]) -> dict[str, tuple[Entry, ...]]:
+    """Tensors by file, where each weight in MXFP4 is one in bfloat16, in the place of its blocks."""
+    entry_of = {entry.name: entry for of_file in files.values() for entry in of_file}
+    weights = mxfp4.weights({name: entry.shape for name, entry in entry_of.items()})
+
+    def dense(entry: Entry) -> Entry:
+        name = entry.name.removesuffix(mxfp4.BLOCKS)
+        if name not in weights or name == entry.name:
+            return entry
+        parts = {part: entry_of[f"{name}{part}"] for part in (mxfp4.BLOCKS, mxfp4.SCALES)}
+        return replace(entry, name=name, dtype=CODES["bfloat16"], shape=weights[name], parts=parts)
+
+    scales = {f"{name}{mxfp4.SCALES}" for name in weights}
+    return {
+        file: tuple(dense(entry) for entry in of_file if entry.name not in scales) for file, of_file in files.items()
+    }
+
+
 def blocks(entry: Entry) -> Iterator[bytes]:
     """The tensor's bytes, in blocks. ModelError where the file ends before."""
     with regular.opened(entry.file) as stream:
@@ -134,9 +154,11 @@ def digest(entry: Entry) -> str:
 
 
 def read(entry: Entry) -> torch.Tensor:
-    """The tensor, on the CPU, in memory of its own."""
+    """The tensor, on the CPU, in memory of its own; made dense where it is in MXFP4."""
     import torch
 
+    if mxfp4.BLOCKS in entry.parts:
+        return mxfp4.dense(*(read(entry.parts[part]) for part in (mxfp4.BLOCKS, mxfp4.SCALES)))
     content = bytearray(entry.size)
     with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)
