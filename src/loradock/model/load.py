@@ -114,7 +114,7 @@ def load_whole(
 
 def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | str) -> dict[str, Any]:
     """What `architecture.loaded` is told of how weights are held, in the files and in memory."""
-    from transformers import Mxfp4Config
+    from transformers.utils.quantization_config import Mxfp4Config
 
     if prequantised.is_nf4(base.config):
         return {"config": prequantised.computing_in(base.config, dtype), "is_changed": True}
@@ -222,7 +222,7 @@ def coverage(model: Any) -> Coverage:
         quantised_weights=quantised,
         all_weights=total,
         other_bytes=other_bytes,
-        added_error=getattr(getattr(model, "hf_quantizer", None), "added_error", None),
+        added_error=getattr(getattr(getattr(model, "hf_quantizer", None), "added_error", None), "share", None),
         missed=tuple(missed),
         missed_weights=sum(missed.values()),
     )
