@@ -160,7 +160,8 @@ class ModelFacts:
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
-    rows of new tokens, which are trained with the adapter.
+    rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
+    `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
     """
 
     name: str
@@ -186,6 +187,9 @@ class ModelFacts:
     expert_names: tuple[str, ...] = ()
     row_parameters: int = 0
     head_parameters: int = 0
+    is_prequantised: bool = False
+    is_mxfp4: bool = False
+    dense_parameters: int = 0
 
     @property
     def reached_parameters(self) -> int:

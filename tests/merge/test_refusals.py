@@ -225,13 +225,13 @@ def test_a_run_that_changed_its_base_is_merged_onto_the_published_one(
     assert divergence(result.adapter, tmp_path / "out", quantization="none") <= 1e-8
 
 
-def test_a_base_that_is_already_in_4_bit_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
+def test_a_base_that_is_in_another_4_bit_is_refused(tmp_path: Path, base: Path, adapter: Path) -> None:
     own = shutil.copytree(base, tmp_path / "quantised")
     settings = json.loads((own / "config.json").read_text())
-    quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}
+    quantised = {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "fp4"}
     (own / "config.json").write_text(json.dumps(settings | {"quantization_config": quantised}))
     write_lineage(adapter, base=own)
-    refused(adapter, tmp_path / "out", ModelError, r"is already quantised \(bitsandbytes\)")
+    refused(adapter, tmp_path / "out", ModelError, r"is already quantised \(bitsandbytes, fp4\)")
     merged(adapter, tmp_path / "out", base=str(base))
 
 

@@ -125,6 +125,11 @@ def test_an_adapter_on_the_wrong_expert_and_a_lost_bias_differ_from_it(
                 assert_equal_to_twin("gpt_oss", mixture, rows, tmp_path)
 
 
+def loads(run: Any) -> list[tuple[float, ...]]:
+    names = ("expert_entropy", "unused_expert_share", "tokens_per_expert")
+    return [tuple(line[name] for name in names) for line in run.metrics]
+
+
 def test_twenty_steps_fall_and_a_resume_and_a_recomputation_give_the_same_bits(
     mixture: Mixture, rows: Path, tmp_path: Path
 ) -> None:
@@ -144,6 +149,7 @@ def test_twenty_steps_fall_and_a_resume_and_a_recomputation_give_the_same_bits(
     recomputed = train(tmp_path / "recomputed", *settings, model=mixture("qwen3_moe"), data=rows)
     for other in (again, recomputed):
         assert losses(other) == losses(whole)
+        assert loads(other) == loads(whole)
         assert adapter_bytes(other) == adapter_bytes(whole)
 
 

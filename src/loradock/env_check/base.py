@@ -84,14 +84,16 @@ class Intent:
 
     `config` is None where none was named: then a check judges by what every run needs. `output`, `cache` and `scratch`
     are the folders of run directories, prepared data and temporary files; they need not exist yet. `attention` is the
-    shape of the configured model's attention, or that of a common one. `plan` is None where none was made yet.
-    `digests` is the folder that keeps those of unchanged files from run to run, None where every file is to be read.
+    shape of the configured model's attention, or that of a common one; `has_experts`: it is a mixture. `plan`
+    is None where none was made yet. `digests` is the folder that keeps those of unchanged files from run to run, None
+    where every file is to be read.
     """
 
     output: Path
     cache: Path
     scratch: Path
     attention: AttentionShape = field(default_factory=AttentionShape)
+    has_experts: bool = False
     config: RunConfig | None = None
     plan: Plan | None = None
     digests: Path | None = None

@@ -23,17 +23,19 @@ def intent(host: Host, config: RunConfig | None = None) -> Intent:
     folder = _working_directory()
     cache = own_cache(host)
     output = "runs"
-    shape = None
+    shape, has_experts = None, False
     if config is not None:
         cache = config.data.cache or cache
         output = config.output or output
         shape = attention_shape.of_model(config.model.name, config.model.revision, environ=environ)
+        has_experts = attention_shape.has_experts(config.model.name, config.model.revision, environ=environ)
     return Intent(
         config=config,
         output=folder / output,
         cache=folder / cache,
         scratch=_scratch(host),
         attention=shape or AttentionShape(),
+        has_experts=has_experts,
     )
 
 

@@ -1,4 +1,4 @@
-"""The attention of a model from its config.json alone; imports neither torch nor transformers."""
+"""A model's attention, and whether it has experts, from config.json alone; imports neither torch nor transformers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from loradock.model.files import json_object
 
 HEADS = ("num_attention_heads", "n_head", "n_heads")
 KEY_VALUE_HEADS = ("num_key_value_heads", "num_kv_heads", "n_head_kv")
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
 # What transformers fills in where a config.json leaves it out, by the type of model.
 LEFT_OUT: dict[str, dict[str, Any]] = {
@@ -39,6 +40,17 @@ def attention_shape(file: Path) -> AttentionShape | None:
         return of_config(json_object(file))
     except (LoradockError, ValueError, KeyError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def has_experts(name: str, revision: str | None, *, environ: Mapping[str, str]) -> bool:
+    """Whether the model of that name is a mixture of experts; False where its config.json is not here."""
+    directory = hub_cache.directory_of(name, revision, environ=environ)
+    try:
+        config = json_object(directory / "config.json") if directory else {}
+        language = {**config, **(config.get("text_config") or {})}
+        return any(isinstance(language.get(key), int) and language[key] > 1 for key in EXPERTS)
+    except (LoradockError, TypeError):
+        return False
 
 
 def of_config(config: dict[str, Any]) -> AttentionShape:

@@ -11,7 +11,7 @@ from loradock.catalog.engines import MODES
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.files.foreign import reading, said, unreadable
-from loradock.model import architecture, dequantised, finite, spread
+from loradock.model import architecture, dequantised, finite, prequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.model.shape import is_matrix
 
@@ -27,18 +27,27 @@ UNREACHED_SHARE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class Coverage:
-    """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached."""
+    """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached.
+
+    `added_error`: what a second quantisation of the first expert of each matrix added, where the files have MXFP4.
+    """
 
     quantised_weights: int
     all_weights: int
     other_bytes: int
     missed: tuple[str, ...]
     missed_weights: int
+    added_error: float | None = None
 
     def __str__(self) -> str:
+        moved = (
+            f"; going from MXFP4 to NF4 moved experts by {self.added_error:.1%} of their size (root mean square)"
+            if self.added_error is not None
+            else ""
+        )
         return (
             f"{self.quantised_weights:,} of {self.all_weights:,} weights are quantised; "
-            f"the rest takes {self.other_bytes / 2**20:,.1f} MiB"
+            f"the rest takes {self.other_bytes / 2**20:,.1f} MiB{moved}"
         )
 
 
@@ -71,7 +80,7 @@ def load(base: BaseModel, model_config: ModelConfig, *, plan: Plan, local_rank: 
             )
         _settle(model)
     covered = coverage(model)
-    check_asked(covered, model_config)
+    check_asked(covered, model_config, base=base)
     dequantised.check(model)
     return model, covered
 
@@ -86,19 +95,51 @@ def load_whole(
     import torch
 
     finite.check(base.weight_files)
+    is_packed = bool(prequantised.check(base.config, base.weight_files, model_config, directory=base.directory))
     hint = "do the weights belong to config.json?"
     with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
         model = architecture.loaded(
             base.directory,
-            base.config,
             trust_remote_code=base.trust_remote_code,
-            quantization_config=quantization(model_config, dtype),
             dtype=dtype,
             device_map={"": device},
             attn_implementation=attention,
+            **_storage(base, model_config, dtype),
         )
+    if is_packed and not isinstance(dtype, str):
+        compute_in(model, dtype)
     _settle(model)
     return model
+
+
+def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | str) -> dict[str, Any]:
+    """What `architecture.loaded` is told of how weights are held, in the files and in memory."""
+    from transformers.utils.quantization_config import Mxfp4Config
+
+    if prequantised.is_nf4(base.config):
+        return {"config": prequantised.computing_in(base.config, dtype)}
+    asked = quantization(model_config, dtype)
+    if not prequantised.is_mxfp4(base.config):
+        return {"config": base.config, "quantization_config": asked}
+    if asked is None:
+        return {"config": base.config, "quantization_config": Mxfp4Config(dequantize=True)}
+    return {"config": prequantised.plain(base.config), "quantization_config": asked}
+
+
+def compute_in(model: Any, dtype: torch.dtype) -> None:
+    """Put a model that came in NF4 into a dtype: what its weights are dequantised to, and all that is in none.
+
+    transformers leaves both as the files have them, whatever dtype it is asked for.
+    """
+    from bitsandbytes.nn import Linear4bit
+
+    for module in model.modules():
+        if isinstance(module, Linear4bit):
+            weight: Any = module.weight
+            weight.quant_state.dtype = dtype
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            parameter.data = parameter.data.to(dtype)
 
 
 @contextmanager
@@ -181,13 +222,25 @@ def coverage(model: Any) -> Coverage:
         quantised_weights=quantised,
         all_weights=total,
         other_bytes=other_bytes,
+        added_error=getattr(getattr(getattr(model, "hf_quantizer", None), "added_error", None), "share", None),
         missed=tuple(missed),
         missed_weights=sum(missed.values()),
     )
 
 
-def check_asked(covered: Coverage, model_config: ModelConfig) -> None:
-    """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole."""
+def check_asked(covered: Coverage, model_config: ModelConfig, *, base: BaseModel) -> None:
+    """ModelError where quantisation was asked for and more than 1 % of the inner weights are still whole.
+
+    Of a base that comes quantised: where other weights are in NF4 than in its files.
+    """
+    if prequantised.is_nf4(base.config):
+        count = sum(weight.count for weight in prequantised.packed(base.weight_files).values())
+        if covered.quantised_weights != count:
+            raise ModelError(
+                f"{base.directory} holds {count:,} weights in NF4, and {covered.quantised_weights:,} came to be in it",
+                hint=prequantised.ORIGINAL,
+            )
+        return
     inner = covered.quantised_weights + covered.missed_weights
     if not model_config.storage.is_quantised or covered.missed_weights <= UNREACHED_SHARE * inner:
         return

@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, new_tokens, recurrence, reward_head, rope_scaling, source
+from loradock.model import architecture, names, new_tokens, prequantised, recurrence, reward_head, rope_scaling, source
 from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
@@ -29,6 +29,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     storage = config.model.storage
     beyond = unreachable(model, has_experts=storage.takes_experts)
     linears = tuple(with_rank(layer, config.lora) for layer in linear_shapes(model))
+    dense = held_dense(base, config, model, linears)
     experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
     rope_scaling.check_taken(model, base.scaling, name=base.name)
@@ -59,6 +60,9 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         recurrence=recurrence.of(model, text),
         row_parameters=row_parameters,
         head_parameters=head_parameters,
+        is_prequantised=bool(prequantised.settings(base.config)),
+        is_mxfp4=prequantised.is_mxfp4(base.config),
+        dense_parameters=dense,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
@@ -69,6 +73,20 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     if config.objective_spec.embeds:
         check_texts(config, facts, window=sliding_window(text))
     return facts
+
+
+def held_dense(base: BaseModel, config: RunConfig, model: Any, linears: Sequence[LinearShape]) -> int:
+    """Weights of linear layers in 16 bit in the files of a base in NF4. ModelError for a base that is not opened."""
+    from transformers.pytorch_utils import Conv1D
+
+    packed = prequantised.check(base.config, base.weight_files, config.model, directory=base.directory)
+    if not prequantised.is_nf4(base.config):
+        return 0
+    if any(True for _ in layout.modules(model)) or any(isinstance(module, Conv1D) for module in model.modules()):
+        kind = "a mixture of experts" if any(True for _ in layout.modules(model)) else "a model of Conv1D layers"
+        raise ModelError(f"{base.directory} is {kind} in NF4, which is not opened", hint=prequantised.ORIGINAL)
+    in_model = set(packed) | set(names.in_model(model, packed).values())
+    return sum(layer.rows * layer.columns for layer in linears if packed and f"{layer.name}.weight" not in in_model)
 
 
 def sliding_window(config: Any) -> int | None:

@@ -17,7 +17,16 @@ from loradock.config.sections.model import ModelConfig
 from loradock.errors import HubError, InputMissing, ModelError, Problem
 from loradock.files.foreign import reading, unreadable
 from loradock.machine import hub_access
-from loradock.model import architecture, config_file, hub_cache, not_a_base, rope_scaling, shipped_code, weights
+from loradock.model import (
+    architecture,
+    config_file,
+    hub_cache,
+    not_a_base,
+    prequantised,
+    rope_scaling,
+    shipped_code,
+    weights,
+)
 from loradock.model.files import check_readable
 from loradock.text.suggest import nearest, sentence
 
@@ -235,7 +244,7 @@ def known_model_types() -> frozenset[str]:
 
 
 def check_architecture(config: Any, *, directory: Path) -> None:
-    """Refuse what does not generate text from left to right, and weights that are already quantised."""
+    """Refuse what does not generate text from left to right, and weights quantised otherwise than in NF4."""
     from transformers import AutoModelForMaskedLM
 
     classes = [str(name) for name in getattr(config, "architectures", None) or ()]
@@ -263,10 +272,5 @@ def check_architecture(config: Any, *, directory: Path) -> None:
             "nothing to learn by predicting it",
             hint="give a decoder-only model (Llama, Mistral, Qwen, Phi, Gemma, ...)",
         )
-    already = getattr(config, "quantization_config", None)
-    if already is not None:
-        method = already.get("quant_method") if isinstance(already, dict) else getattr(already, "quant_method", None)
-        raise ModelError(
-            f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself",
-            hint="give the original 16-bit model directory",
-        )
+    if refused := prequantised.refusal(config):
+        raise ModelError(f"{directory} {refused}", hint=prequantised.ORIGINAL)

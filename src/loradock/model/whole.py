@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
 from loradock.files.foreign import reading
-from loradock.model import headers, source
+from loradock.model import headers, mxfp4, prequantised, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -33,12 +33,16 @@ def check(base: BaseModel) -> tuple[str, ...]:
 
     model: Any = source.on_meta(base)
     found_shapes = shapes(base.weight_files)
+    if prequantised.is_nf4(base.config):
+        found_shapes = prequantised.dense_shapes(found_shapes, prequantised.packed(base.weight_files))
+    elif prequantised.is_mxfp4(base.config):
+        found_shapes = mxfp4.dense_shapes(found_shapes)
     with torch.device("meta"):
         tensors = {name: torch.empty(shape) for name, shape in found_shapes.items()}
     with quiet(), source.reading_config(base.directory, "describes a model that transformers cannot build"):
         _, loading = type(model).from_pretrained(
             None,
-            config=base.config,
+            config=prequantised.plain(base.config),
             state_dict=tensors,
             device_map="meta",
             output_loading_info=True,

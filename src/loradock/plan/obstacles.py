@@ -33,6 +33,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "dora": lora.dora,
         "modules_to_save": bool(lora.modules_to_save),
         "new tokens": bool(config.tokenizer.add_tokens),
+        "prequantised": model.is_prequantised,
         "neftune": train.neftune_alpha > 0,
         "several ranks": lora.dropout > 0 and _has_several_ranks_in_a_block(model, rank=lora.rank),
         "loraplus": train.loraplus_lr_ratio != 1,

@@ -30,7 +30,7 @@ class StepResult:
     it did (see `meter`); `logging` is that of the line before, not in `seconds`. `rank_seconds`: of a step, what each
     process took for its own part, without waiting for the others and as if all had as many tokens; its keys are
     `RANK@HOST`. None for one process, and where the engine cannot tell. `parts`: of the loss, by name, where the
-    objective has several.
+    objective has several. `experts`: how tokens spread over those of a mixture, by name (`expert_load.metrics`).
     """
 
     step: int
@@ -50,11 +50,13 @@ class StepResult:
     phases: dict[str, float]
     rank_seconds: dict[str, float] | None = None
     parts: dict[str, float] = field(default_factory=dict[str, float])
+    experts: dict[str, float] = field(default_factory=dict[str, float])
 
     def line(self) -> dict[str, Any]:
-        """As metrics.jsonl and the trackers have it: the loss's parts among the others."""
+        """As metrics.jsonl and the trackers have it: the loss's parts and the experts' load among the others."""
         whole = asdict(self)
-        return whole | whole.pop("parts")
+        parts, experts = whole.pop("parts"), whole.pop("experts")
+        return whole | parts | experts
 
 
 @dataclass(frozen=True, kw_only=True)

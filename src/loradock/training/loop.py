@@ -208,6 +208,7 @@ class Loop:
         if self.job.world_size > 1:
             torch.distributed.all_reduce(losses)
         loss, *parts = (losses / self.measured).tolist()
+        load = self.backend.expert_load
         line = self.meter.line(
             self.job,
             self.step,
@@ -216,6 +217,7 @@ class Loop:
             learning_rate=self.learning_rate,
             grad_norm=float(self.grad_norm),
             passes_seconds=self.backend.passes_seconds(self.pace),
+            experts=load.window(self.backend.device) if load else {},
         )
         self.emit(line)
         self.losses, self.measured = torch.zeros_like(losses), torch.zeros_like(losses)

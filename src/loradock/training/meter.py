@@ -96,10 +96,12 @@ class Meter:
         learning_rate: float,
         grad_norm: float,
         passes_seconds: float | None,
+        experts: dict[str, float],
     ) -> StepResult:
         """The metric line of all that was counted; all processes call it together.
 
         `passes_seconds`: this process's passes without waiting for the others, None where that is not known.
+        `experts`: the load of a mixture's, by name.
         """
         own_seconds = None if passes_seconds is None else self.own_seconds(passes_seconds)
         return StepResult(
@@ -107,6 +109,7 @@ class Meter:
             epoch=step / job.steps.steps_per_epoch,
             loss=loss,
             parts=parts,
+            experts=experts,
             learning_rate=learning_rate,
             grad_norm=grad_norm,
             tokens=self.tokens,

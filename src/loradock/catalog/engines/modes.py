@@ -11,6 +11,7 @@ from loradock.catalog.engines.base import Cannot, Mode
 PARTS: Cannot = {
     "outlier columns": "int8 layers keep statistics that are not cut",
     "changed base": "lora.init {config.lora.init} takes unquantised base weights apart",
+    "prequantised": "weights that files hold quantised are not cut among GPUs",
 }
 """What needs whole matrices."""
 PLAIN: Cannot = {

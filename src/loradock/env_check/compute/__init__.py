@@ -8,6 +8,7 @@ from loradock.env_check.compute import (
     attention_kernels,
     collective,
     dtypes,
+    experts,
     optimizer,
     quantised_linear,
     training,
@@ -22,4 +23,5 @@ CHECKS: tuple[Check, ...] = (
     quantised_linear.CHECK,
     attention_kernels.CHECK,
     training.CHECK,
+    experts.CHECK,
 )

@@ -117,14 +117,19 @@ def adapted(folder: Path, model_config: ModelConfig, place: Device) -> Any:
 
 def with_adapters(model: Any, dtype: torch.dtype) -> Any:
     """Adapters on every inner layer of a frozen model: random, from a seed of their own."""
-    import torch
     from peft import LoraConfig, get_peft_model
 
     model.requires_grad_(False)
     settings = LoraConfig(
         r=RANK, lora_alpha=RANK, lora_dropout=0.0, target_modules="all-linear", bias="none", task_type="CAUSAL_LM"
     )
-    adapted = get_peft_model(model, settings)
+    return drawn(get_peft_model(model, settings), dtype)
+
+
+def drawn(adapted: Any, dtype: torch.dtype) -> Any:
+    """The same model, its adapters random in this dtype."""
+    import torch
+
     draw = torch.Generator().manual_seed(9)
     for parameter in adapters(adapted):
         matrix = torch.randn(parameter.shape, generator=draw) * parameter.shape[1] ** -0.5 / 2

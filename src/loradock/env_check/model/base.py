@@ -51,21 +51,17 @@ def download_to(directory: Path) -> str:
 
 def faults(directory: Path, *, remedy: str = "") -> list[Finding]:
     """What is missing, cut short or cannot be trained; [] where all is well."""
-    from loradock.model import config_file
+    from loradock.model import config_file, prequantised
     from loradock.model.source import check_files
 
     remedy = remedy or download_to(directory)
     try:
         check_files(directory)
-        quantised = config_file.read(directory).get("quantization_config")
+        refused = prequantised.refusal(config_file.read(directory))
     except LoradockError as wrong:
         may_read = f"chmod -R a+rX {shlex.quote(str(directory))}"
         return refusal(wrong, remedy=may_read if isinstance(wrong.__cause__, PermissionError) else remedy)
-    method = quantised.get("quant_method") if isinstance(quantised, dict) else None
-    if method:
-        what = f"{directory} is already quantised ({method}); loradock quantises the 16-bit weights itself"
-        return [error(what, remedy=train_with("model.name=DIR"), ends=ModelError)]
-    return []
+    return [error(f"{directory} {refused}", remedy=train_with("model.name=DIR"), ends=ModelError)] if refused else []
 
 
 def of_hub(host: Host, model: ModelConfig) -> list[Finding]:

@@ -13,7 +13,7 @@ from loradock.errors import DiskFull
 from loradock.facts import Facts
 from loradock.files import foreign_json
 from loradock.machine import Host
-from loradock.model import headers, hub_cache
+from loradock.model import headers, hub_cache, prequantised
 from loradock.model import weights as weight_files
 from loradock.text.amounts import size_text
 
@@ -83,7 +83,8 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     directory = hub_cache.directory_of(config.model.name, config.model.revision, environ=host.environ)
     if directory is None:
         return [ok("the model is not here yet")]
-    shapes = headers.shapes(weight_files.files(directory))
+    files = weight_files.files(directory)
+    shapes = prequantised.dense_shapes(headers.shapes(files), prequantised.packed(files))
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), lora=config.lora, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)

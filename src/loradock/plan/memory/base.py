@@ -22,8 +22,8 @@ def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dt
     """Bytes of the frozen base: quantised linears, and everything else in the compute dtype."""
     storage = storages.of(quantization)
     bits = storage.weight_bits(8 * BYTES[dtype]) + storage.scale_bits(double_quant=double_quant)
-    unquantised = model.parameters - model.reached_parameters
-    return int(model.reached_parameters * bits / 8) + unquantised * BYTES[dtype]
+    reached = model.reached_parameters - model.dense_parameters
+    return int(reached * bits / 8) + (model.parameters - reached) * BYTES[dtype]
 
 
 def row_bytes(model: ModelFacts, *, dtype: str) -> int:

@@ -19,6 +19,7 @@ from loradock.plan.plan import Decision
 from loradock.training import packing_check
 from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
+from loradock.training.expert_load import ExpertLoad
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
 from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
@@ -39,6 +40,7 @@ class AutogradBackend(Backend):
         if not self.is_put_in:
             self.job.objective.prepare(self.job.model)
             checkpoint_layers(self.job.model, self.job.plan.checkpointed_layers.value)
+            self.expert_load = ExpertLoad.of(self.job.model)
             self.is_put_in = True
 
     @property
@@ -108,7 +110,7 @@ class AutogradBackend(Backend):
                 after.restore()
             output.backward(self.scaler.scale(gradient) if self.scaler else gradient)
 
-        with torch.set_grad_enabled(keeps), self.autocast():
+        with torch.set_grad_enabled(keeps), self.autocast(), self.counting(on_device, is_training=at is not None):
             first = forward(on_device)
         return first.detach(), backward
 
@@ -135,8 +137,12 @@ class AutogradBackend(Backend):
     def loss(self, batch: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""
         on_device = {key: value.to(self.device, non_blocking=True) for key, value in batch.items()}
-        with self.autocast():
+        with self.autocast(), self.counting(on_device, is_training=is_training):
             return self.job.objective.loss_sum(self.computing, on_device, is_training=is_training)
+
+    def counting(self, batch: dict[str, torch.Tensor], *, is_training: bool) -> AbstractContextManager[None]:
+        """Inside, a pass over this micro-batch counts as load of a mixture's experts, where it trains."""
+        return self.expert_load.counting(batch) if self.expert_load and is_training else nullcontext()
 
     def loss_sum(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The same in an evaluation."""

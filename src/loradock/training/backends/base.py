@@ -21,6 +21,7 @@ from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Emit
+from loradock.training.expert_load import ExpertLoad
 from loradock.training.job import Job
 from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
 
@@ -33,6 +34,8 @@ class Backend(ABC):
     scaler: Any = None
     emit: Emit
     pace: Pace
+    expert_load: ExpertLoad | None = None
+    """Of a mixture of experts, from `begin` on."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

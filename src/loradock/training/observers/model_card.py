@@ -75,7 +75,10 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("LoRA", f"r={lora['rank']}, alpha={lora['alpha']:g}, dropout={lora['dropout']:g}, targets {lora['targets']}"),
         *not_adapted(content["plan"]["model"]),
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
-        ("quantisation", quantisation(content) or "none"),
+        (
+            "quantisation",
+            quantisation(content) or ("as the base's files hold it" if is_prequantised(content) else "none"),
+        ),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
         *([("samples a step", str(train["global_batch"]))] if objective_of(content).documents_answered else []),
         *contrast(content),
@@ -262,8 +265,19 @@ def weights_digest(content: dict[str, Any]) -> list[str]:
     return [f"sha256 {digest}"] if digest else []
 
 
+AS_STORED = "as the base's files hold it"
+
+
+def is_prequantised(content: dict[str, Any]) -> bool:
+    """Whether the base's files hold it in NF4, as transformers then loads it by itself."""
+    model = content["plan"]["model"]
+    return bool(model.get("is_prequantised")) and not model.get("is_mxfp4")
+
+
 def quantisation(content: dict[str, Any]) -> str:
-    """The BitsAndBytesConfig that the base was loaded with, as Python; "" for weights that were not quantised."""
+    """The BitsAndBytesConfig that the base was loaded with, as Python; "" for weights that are loaded as they are."""
+    if is_prequantised(content):
+        return ""
     model = content["config"]["model"]
     dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
     storage = storages.of(model["quantization"])

@@ -36,7 +36,7 @@ BLOCK_BYTES = 1 << 22
 HAVE_LOSS = ("train", "eval")
 MEASURED = (
     "learning_rate", "tokens", "seconds", "perplexity", "in_batch_accuracy", "preference_accuracy", "reward_margin",
-    "divergence",
+    "divergence", "expert_entropy", "unused_expert_share", "tokens_per_expert",
 )  # fmt: skip
 """Numbers that a line may have, as `loss_NAME` of a validation set."""
 MOST_STEPS = 1 << 53

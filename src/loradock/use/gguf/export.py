@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import EnvironmentUnfit, UsageError
+from loradock.errors import EnvironmentUnfit, ModelError, UsageError
 from loradock.files import staged
+from loradock.model import prequantised
 from loradock.model.files import json_object
 from loradock.training.run_dir.disk_space import before_output
 from loradock.use.gguf import metadata, modelfile, vocabulary, weights
@@ -126,6 +127,9 @@ def _own_pad(folder: Path) -> str | None:
 
 def refuse(origin: Origin, file: Path) -> None:
     """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
+    if prequantised.settings(origin.base.config):
+        what = f"{origin.base.directory} comes quantised, and GGUF is made of 16-bit weights"
+        raise ModelError(what, hint="loradock merge puts an adapter onto them in 16 bit; or give the original model")
     staged.refuse_existing(file, is_folder=False)
     if origin.has_adapter:
         hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"

@@ -15,7 +15,7 @@ import torch
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
-from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, reward_head, source
+from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, prequantised, reward_head, source
 from loradock.model.adapter_files import check, first_line, settings_of, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
@@ -123,11 +123,11 @@ def find(
 ) -> Origin:
     """What `given` is: the directory of a run (its finished adapter), an adapter, a merged model, or a base.
 
-    `quantization`: how the base is stored; None: as in training, and of a whole model "none". `base`: where the base
-    lies now, in place of what was recorded. `trusted`: names of models whose own code a person lets run; a record can
-    name a base, and neither trust it nor have it fetched. InputMissing where it is none of these, NoCheckpoint for a
-    run without an adapter, ModelError for an adapter of which nobody says how its base was stored, and what
-    `find_base` raises.
+    `quantization`: how the base is stored; None: as in training, and of a whole model as its files hold it. `base`:
+    where the base lies now, in place of what was recorded. `trusted`: names of models whose own code a person lets run;
+    a record can name a base, and neither trust it nor have it fetched. InputMissing where it is none of these,
+    NoCheckpoint for a run without an adapter, ModelError for an adapter of which nobody says how its base was stored,
+    and what `find_base` raises.
     """
     directory = directory_of(given)
     if (directory / SETTINGS).is_file():
@@ -136,10 +136,13 @@ def find(
     if base is not None:
         raise UsageError(f"{given} is a whole model: it has no other base", hint=f"leave out {BASE_OPTION}")
     model_config = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
+    whole_model = checked(model_config, given, trusted=trusted)
+    if quantization is None:
+        model_config = prequantised.as_stored(whole_model.config, whole_model.weight_files, model_config)
     return Origin(
         kind="merged" if (given / MERGED).is_file() else "base",
         directory=given,
-        base=checked(model_config, given, trusted=trusted),
+        base=whole_model,
         asked=model_config,
         lineage=Lineage.read(given),
         record={},

@@ -11,7 +11,7 @@ import torch
 from loradock.data.corpus import prepare_corpus
 from loradock.errors import UsageError
 from loradock.machine import Host, probe
-from loradock.model import load
+from loradock.model import load, prequantised
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
 from loradock.training.run_dir import fetching
@@ -42,8 +42,11 @@ def compare(job: Job, *, progress: Callable[[int], None]) -> Compared:
 
     `progress` is called with the rows done, of all three. UsageError without a run, held-out rows or NF4 weights.
     """
-    if not job.plan.asked.storage.is_dequantised:
-        raise UsageError("--compare needs an NF4 run: otherwise there is one merge", hint="leave out --compare")
+    if not job.plan.asked.storage.is_dequantised or prequantised.is_nf4(job.plan.base.config):
+        raise UsageError(
+            "--compare needs a run that quantised its base to NF4: otherwise there is one merge",
+            hint="leave out --compare",
+        )
     rows = held_out(job)
     done = 0
 

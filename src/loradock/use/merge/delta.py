@@ -39,6 +39,20 @@ def dequantised(
     return dense.T.contiguous() if transposed else dense
 
 
+def unpacked(entry: tensors.Entry, *, dtype: torch.dtype, device: str) -> torch.Tensor:
+    """The values, float32 on the CPU, of a weight that files hold in NF4, made dense in `dtype` as in training."""
+    import torch
+    from bitsandbytes import functional
+
+    if device == "cpu":
+        whole_blocks.fix()
+    parts = {name.removeprefix("."): tensors.read(part) for name, part in entry.parts.items()}
+    packed = parts.pop("").to(device)
+    state: Any = functional.QuantState.from_dict(parts, device=torch.device(device))
+    state.dtype = dtype
+    return functional.dequantize_4bit(packed, state).cpu().float()
+
+
 def merged(weight: torch.Tensor, delta: Delta, adapted: Adapted) -> torch.Tensor:
     """The weight (float32, overwritten) with LoRA or DoRA added by PEFT's own layer. ModelError if that refuses."""
     layer = delta.layer

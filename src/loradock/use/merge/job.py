@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 
 from loradock.errors import NoCheckpoint, Problem, UsageError
+from loradock.model import prequantised
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training.checkpoint.export import export_checkpoint, refuse_unfinished
 from loradock.training.checkpoint.manifest import DamagedCheckpoint, open_checkpoint
@@ -108,8 +109,8 @@ def load_dtype(origin: Origin) -> torch.dtype:
         return getattr(torch, dtype_name)
     floating = [
         entry.dtype
-        for file in origin.base.weight_files
-        for entry in tensors.entries(file)
+        for entries in tensors.of_base(origin.base).values()
+        for entry in entries
         if entry.dtype in tensors.FLOATING
     ]
     return tensors.dtype_of(floating[0]) if floating else torch.bfloat16
@@ -128,6 +129,9 @@ def _onto(asked: str, origin: Origin) -> tuple[Onto, str]:
     if storage.has_outlier_columns and asked == "trained":
         what = f"an {storage.title} run has no weights to merge onto: {storage.merge_why}"
         raise UsageError(what, hint="--onto original")
+    if asked == "original" and prequantised.is_nf4(origin.base.config):
+        what = f"{origin.base.directory} holds the NF4 weights that the adapter was trained on, and no others"
+        raise UsageError(what, hint="--onto trained")
     if storage.is_dequantised and asked == "original":
         what = f"asked for; the adapter was trained on {storage.title} weights, so answers differ from the run's"
         return "original", what

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
-from loradock.model import load, names, reward_head, whole
+from loradock.model import load, names, prequantised, reward_head, whole
 from loradock.model.experts import layout
 from loradock.model.source import BaseModel
 from loradock.use.merge import tensors
@@ -115,8 +115,10 @@ def make(
     """
     whole.check(base)
     adapted_base = adapted(base, adapter)
-    quantised = _quantised(base, asked, load_dtype) if onto == "trained" and asked.storage.is_dequantised else {}
-    files = {file.name: tensors.entries(file) for file in base.weight_files}
+    prequantised.check(base.config, base.weight_files, asked, directory=base.directory)
+    is_quantised_here = onto == "trained" and asked.storage.is_dequantised and not prequantised.is_nf4(base.config)
+    quantised = _quantised(base, asked, load_dtype) if is_quantised_here else {}
+    files = tensors.of_base(base)
     entry_of = {entry.name: entry for entries in files.values() for entry in entries}
     model = empty(base)
     weight_of = {name: name for name in entry_of} | names.in_model(model, entry_of)
@@ -260,7 +262,7 @@ def _kind(
         return "merge", code
     if weight in adapted_base.whole:
         return "replace", code
-    if is_quantised:
+    if is_quantised or entry.parts:
         return "dequantise", code
     return ("copy" if code == entry.dtype else "cast"), code
 

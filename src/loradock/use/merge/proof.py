@@ -41,9 +41,9 @@ def weights(folder: Path, files: Mapping[str, str]) -> None:
 def names(folder: Path, plan: MergePlan) -> None:
     """ModelError where the files lack a tensor of the base's, or have one of another shape or in another file."""
     expected = {
-        entry.name: (file.name, entry.shape)
-        for file in plan.base.weight_files
-        for entry in tensors.entries(file)
+        entry.name: (name, entry.shape)
+        for name, entries in tensors.of_base(plan.base).items()
+        for entry in entries
         if entry.name not in plan.left_out
     }
     expected |= {step.name: (name, step.shape) for name, steps in plan.shards.items() for step in steps}

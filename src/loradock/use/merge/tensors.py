@@ -9,16 +9,19 @@ import hashlib
 import json
 import os
 import struct
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from loradock.errors import ModelError
 from loradock.files import regular
+from loradock.model import mxfp4, prequantised
 
 if TYPE_CHECKING:
     import torch
+
+    from loradock.model.source import BaseModel
 
 BLOCK_BYTES = 1 << 22
 ALIGNMENT = 8
@@ -32,7 +35,11 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """A tensor of a file: `dtype` as safetensors writes it, `begin` its first byte in the file."""
+    """A tensor of a file: `dtype` as safetensors writes it, `begin` its first byte in the file.
+
+    `parts`: of a weight in NF4 or MXFP4, the tensors of the files by what follows its name in theirs ("" for the packed
+    numbers of NF4); then `dtype` and `shape` are those of the dense weight.
+    """
 
     name: str
     file: Path
@@ -40,6 +47,7 @@ class Entry:
     shape: tuple[int, ...]
     begin: int
     size: int
+    parts: Mapping[str, Entry] = field(default_factory=dict, hash=False)
 
     @property
     def count(self) -> int:
@@ -75,6 +83,55 @@ def entries(file: Path) -> tuple[Entry, ...]:
     return tuple(sorted(tensor_entries, key=lambda entry: (entry.begin, entry.name)))
 
 
+def of_base(base: BaseModel) -> dict[str, tuple[Entry, ...]]:
+    """The tensors of a base's files by file; a weight that is there in NF4 is one, in the dtype that it came from."""
+    files = {file.name: entries(file) for file in base.weight_files}
+    if prequantised.is_mxfp4(base.config):
+        return _of_mxfp4(files)
+    if not prequantised.is_nf4(base.config):
+        return files
+    packed = prequantised.packed(base.weight_files)
+    entry_of = {entry.name: entry for of_file in files.values() for entry in of_file}
+    belonging = {f"{name}{part}": (name, part) for name in packed for part in prequantised.PARTS}
+    parts: dict[str, dict[str, Entry]] = {name: {"": entry_of[name]} for name in packed}
+    for whole_name, (name, part) in belonging.items():
+        if whole_name in entry_of:
+            parts[name][part] = entry_of[whole_name]
+    return {
+        file: tuple(
+            replace(
+                entry,
+                dtype=CODES[packed[entry.name].dtype],
+                shape=packed[entry.name].shape,
+                parts=parts[entry.name],
+            )
+            if entry.name in packed
+            else entry
+            for entry in of_file
+            if entry.name not in belonging
+        )
+        for file, of_file in files.items()
+    }
+
+
+def _of_mxfp4(files: Mapping[str, tuple[Entry, ...]]) -> dict[str, tuple[Entry, ...]]:
+    """Tensors by file, where each weight in MXFP4 is one in bfloat16, in the place of its blocks."""
+    entry_of = {entry.name: entry for of_file in files.values() for entry in of_file}
+    weights = mxfp4.weights({name: entry.shape for name, entry in entry_of.items()})
+
+    def dense(entry: Entry) -> Entry:
+        name = entry.name.removesuffix(mxfp4.BLOCKS)
+        if name not in weights or name == entry.name:
+            return entry
+        parts = {part: entry_of[f"{name}{part}"] for part in (mxfp4.BLOCKS, mxfp4.SCALES)}
+        return replace(entry, name=name, dtype=CODES["bfloat16"], shape=weights[name], parts=parts)
+
+    scales = {f"{name}{mxfp4.SCALES}" for name in weights}
+    return {
+        file: tuple(dense(entry) for entry in of_file if entry.name not in scales) for file, of_file in files.items()
+    }
+
+
 def blocks(entry: Entry) -> Iterator[bytes]:
     """The tensor's bytes, in blocks. ModelError where the file ends before."""
     with regular.opened(entry.file) as stream:
@@ -97,9 +154,11 @@ def digest(entry: Entry) -> str:
 
 
 def read(entry: Entry) -> torch.Tensor:
-    """The tensor, on the CPU, in memory of its own."""
+    """The tensor, on the CPU, in memory of its own; made dense where it is in MXFP4."""
     import torch
 
+    if mxfp4.BLOCKS in entry.parts:
+        return mxfp4.dense(*(read(entry.parts[part]) for part in (mxfp4.BLOCKS, mxfp4.SCALES)))
     content = bytearray(entry.size)
     with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)

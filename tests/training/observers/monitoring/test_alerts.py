@@ -145,6 +145,15 @@ def test_a_card_that_is_held_back_is_told_with_its_reason() -> None:
     assert "SW Thermal Slowdown" in one(found([], hot), "throttled").what
 
 
+def test_experts_without_tokens_are_told_where_there_are_tokens_enough() -> None:
+    loads: dict[str, Any] = {"unused_expert_share": lambda _, draw: draw.uniform(0.2, 0.3)}
+    alert = one(found(lines(tokens_per_expert=lambda *_: 250, **loads), []), "experts-starve")
+    assert alert.what.startswith("25 % of the experts get no token")
+    assert found(lines(tokens_per_expert=lambda *_: 8, **loads), []) == []
+    even = lines(tokens_per_expert=lambda *_: 250, unused_expert_share=lambda *_: 0.05)
+    assert found(even, []) == []
+
+
 def test_padding_is_told_by_tokens_not_by_lines() -> None:
     alert = one(found(lines(padding_share=lambda *_: 0.5), []), "padding")
     assert alert.what.startswith("50 %")

@@ -123,6 +123,16 @@ KINDS = (
         curves=(Curve(name="padding", key="padding_share"),),
     ),
     Kind(
+        name="expert-load",
+        title="Load over the experts",
+        unit="%",
+        scale=100,
+        curves=(
+            Curve(name="entropy, of an even load's", key="expert_entropy"),
+            Curve(name="experts without a token", key="unused_expert_share"),
+        ),
+    ),
+    Kind(
         name="memory",
         title="GPU memory, peak reserved",
         unit="GiB",

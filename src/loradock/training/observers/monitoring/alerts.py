@@ -54,6 +54,11 @@ THROTTLED_SHARE = 0.2
 THROTTLES = ("HW Power Brake Slowdown", "HW Thermal Slowdown", "SW Thermal Slowdown", "HW Slowdown")
 """What is no choice of anybody; a power cap under full load is how GPUs are run."""
 
+UNUSED_SHARE = 0.10
+"""Of a mixture's experts, without a token between two metric lines."""
+TOKENS_PER_EXPERT = 32
+"""Between two metric lines, by which an expert of an even load has tokens for certain."""
+
 Lines = Sequence[Mapping[str, Any]]
 
 
@@ -237,10 +242,25 @@ def slower(recent: Sequence[Mapping[str, float]], name: str) -> float:
     return middle - STRAGGLING_NOISE * 1.25 * deviation / len(shares) ** 0.5
 
 
+def starving(lines: Lines) -> Alert | None:
+    """Experts of a mixture get no token, though there are enough for all."""
+    recent = [line for line in lines[-RECENT:] if line.get("tokens_per_expert", 0.0) >= TOKENS_PER_EXPERT]
+    shares = values(recent, "unused_expert_share")
+    if len(shares) < LEAST_LINES or statistics.median(shares) <= UNUSED_SHARE:
+        return None
+    mean = statistics.median(values(recent, "tokens_per_expert"))
+    return Alert(
+        name="experts-starve",
+        what=f"{percent(statistics.median(shares))} of the experts get no token between two metric lines, where their "
+        f"mean is {mean:,.0f}: what an adapter on them would learn from is not in these rows",
+        remedy="rows of more kinds (the router is frozen), or --set lora.targets=[all-linear]: no adapters on experts",
+    )
+
+
 def values(lines: Lines, key: str) -> list[float]:
     """What the lines say under this key, where they do."""
     return [line[key] for line in lines if line.get(key) is not None]
 
 
 ON_SAMPLES: tuple[Watch, ...] = (idle_card, card_nearly_full, host_memory_rising, card_memory_rising, throttled)
-ON_LINES: tuple[Watch, ...] = (waiting_for_data, loss_diverging, padding, straggling)
+ON_LINES: tuple[Watch, ...] = (waiting_for_data, loss_diverging, padding, straggling, starving)

@@ -60,7 +60,7 @@ class Monitor:
         elif isinstance(event, StepResult):
             share = event.phases.get("data", 0.0) / event.seconds
             self.sampler.seen = {**self.sampler.seen, "step": event.step, "data_share": round(share, 4)}
-            self.lines.append(asdict(event))
+            self.lines.append(event.line())
             if len(self.lines) > KEPT_LINES:
                 del self.lines[: KEPT_LINES // 2]
             if time.monotonic() - self.looked >= LOOK_SECONDS:
