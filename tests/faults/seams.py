@@ -134,7 +134,7 @@ class FastSeams(LoopSeams):
             return real_loss(self, x, batch)
 
         def backward(self: Layer, dz: torch.Tensor, kept: Any, batch: FlatBatch, **more: Any) -> torch.Tensor:
-            if self.index == 0:
+            if self.is_lowest:
                 seen("backward", *size(batch))
             return real_backward(self, dz, kept, batch, **more)
 
