@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,17 +97,28 @@ def prepared(method: Method, items: Items) -> list[Work]:
     """Every row's work, in their order. DataError with each row that the template refuses or that is too long."""
     works: list[Work] = []
     problems = Problems()
-    most = getattr(method.opened.model.config.get_text_config(), "max_position_embeddings", None)
     for item in items.items:
         try:
-            work = method.prepare(item)
-            if most and work.longest > most:
-                raise RowError(f"the row has {work.longest:,} tokens with its answer, and the model takes {most:,}")
-            works.append(work)
+            works.append(method.prepare(item))
         except RowError as error:
             problems.add(Problem(what=str(error), file=item.place))
+    most = getattr(method.opened.model.config.get_text_config(), "max_position_embeddings", None)
+    for problem in too_long(works, most) if most else ():
+        problems.add(problem)
     problems.check(files=[])
     return works
+
+
+def too_long(works: Sequence[Work], most: int) -> Iterator[Problem]:
+    """The rows that a model of `most` positions cannot answer, and how long answers may be that it can give to all."""
+    rows = [work for work in works if work.longest > most]
+    room = min((most - work.longest + work.generated for work in rows), default=0)
+    for work in rows:
+        given, hint = work.longest - work.generated, f"--max-new-tokens {room}"
+        what = f"the row has {given:,} tokens with its answer, and the model takes {most:,}"
+        if work.generated:
+            what = f"the prompt has {given:,} tokens, an answer up to {work.generated:,}, and the model takes {most:,}"
+        yield Problem(what=what, file=work.item.place, hint=hint if work.generated and room > 0 else None)
 
 
 def _digest(content: object) -> str:

@@ -27,7 +27,7 @@ CPU_TOKENS = 1_024
 class Work:
     """A row ready to run: `tokens` that its forward passes read, `logits` positions at which they are needed.
 
-    `longest`: tokens of its longest sequence, generated ones included.
+    `longest`: tokens of its longest sequence, of which `generated` are those that an answer may have.
     """
 
     item: Item
@@ -35,6 +35,7 @@ class Work:
     tokens: int
     logits: int
     given: Any
+    generated: int = 0
 
 
 class Method(Protocol):

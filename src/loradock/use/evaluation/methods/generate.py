@@ -26,7 +26,7 @@ class Greedy(ABC):
         """The prompt's tokens."""
         ids = self.opened.prompts.prompt_of(item.sample)
         length = len(ids) + self._most
-        return Work(item=item, longest=length, tokens=length, logits=1, given=ids)
+        return Work(item=item, longest=length, tokens=length, logits=1, given=ids, generated=self._most)
 
     def run(self, works: Sequence[Work]) -> list[Outcome]:
         """One answer each."""
