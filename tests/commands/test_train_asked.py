@@ -121,6 +121,18 @@ def test_a_finished_run_with_a_change_is_told_at_once_that_it_needs_more_steps(
         assert "--fresh" in hint
 
 
+@pytest.mark.parametrize("allowed", [(), ("lora",), ("lora.rank", "adapter.layout")])
+def test_a_change_of_the_adapters_weights_cannot_be_allowed_and_no_hint_says_so(
+    tmp_path: Path, allowed: tuple[str, ...]
+) -> None:
+    place, _ = begun(tmp_path)
+    loaded = asked(Ask(overrides=("lora.rank=3",), shortcuts={"--output": str(place)}), resume=True)
+    with pytest.raises(NoCheckpoint, match="has other weights than these settings ask for") as caught:
+        resuming.look(loaded, parent=None, name="x", must_exist=True, allowed=allowed)
+    assert "--allow-change" not in str(caught.value.hint)
+    assert [problem.what.partition(" was ")[0] for problem in caught.value.problems] == ["lora.rank"]
+
+
 def test_a_run_that_stopped_early_has_steps_left_for_a_change(tmp_path: Path) -> None:
     place, _ = begun(tmp_path)
     (place / "adapter").mkdir()

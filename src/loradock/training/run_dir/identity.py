@@ -27,6 +27,9 @@ FOLLOWS = {
 FOUND = ("plan", "base", "data", "adapter", "versions", "world_size")
 """What fields begin with that are found on the machine rather than asked for."""
 
+OF_SHAPE = frozenset(("lora.rank", "lora.dora", "adapter.layout"))
+"""Fields that say which weights an adapter has: a checkpoint holds those of before, which no permission changes."""
+
 SHOWN_DIGITS = 12
 
 LISTED_FIELDS = 3
@@ -48,11 +51,17 @@ def check(
     """The changes that `allowed` names, {field: {"was": text, "now": text}}, for the record.
 
     An allowed name is a field or all that lies below it ("versions"). Raises NoCheckpoint with every other change,
-    UsageError for an allowed name that is no field.
+    UsageError for an allowed name that is no field. A change of OF_SHAPE cannot be allowed.
     """
     changed = _changed(before, now)
     for name in allowed:
         _refuse_unknown(name, fields={*before, *now})
+    if other_shape := [key for key in changed if key in OF_SHAPE]:
+        raise NoCheckpoint(
+            f"the adapter of the run in {directory} has other weights than these settings ask for",
+            hint="no checkpoint of it fits them; --fresh or another --output starts a new run beside it",
+            problems=[Problem(what=_difference(key, before, now)) for key in other_shape],
+        )
     left = [key for key in changed if not any(_covers(name, each) for name in allowed for each in _with_cause(key))]
     if left:
         names = [*sorted(allowed), *_sections(left)]
