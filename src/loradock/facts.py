@@ -160,7 +160,8 @@ class ModelFacts:
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
-    rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
+    rows of new tokens, which are trained with the adapter. `window`:
+    positions that it was trained on, where RoPE scaling stretches them or can, else None. `is_prequantised`: its files hold it in NF4, but for
     `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
     """
 
@@ -185,6 +186,7 @@ class ModelFacts:
     experts: tuple[ExpertShape, ...] = ()
     expert_targets: tuple[str, ...] = ()
     expert_names: tuple[str, ...] = ()
+    window: int | None = None
     row_parameters: int = 0
     head_parameters: int = 0
     is_prequantised: bool = False

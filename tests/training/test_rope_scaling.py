@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from whole_runs import Silent, losses, train
 
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
-from loradock.errors import ConfigError, ModelError
+from loradock.errors import ConfigError, LoradockError, ModelError
 from loradock.model import rope_scaling, shape, source
 from loradock.training.run import Result
 from loradock.use.inference import opener
@@ -143,7 +144,30 @@ def test_too_long_a_row_is_answered_with_the_factor_that_it_takes(base: Path) ->
         shape.longest_row(200, facts)
     assert "--set model.rope_scaling=yarn --set model.rope_factor=4" in str(refused.value.hint)
     scaled = config_of(base, *SCALING["yarn"])
-    assert shape.longest_row(200, shape.inspect(source.find(scaled.model), scaled)) == 200
+    stretched = shape.inspect(source.find(scaled.model), scaled)
+    assert shape.longest_row(200, stretched) == 200
+    with pytest.raises(ModelError) as too_long:
+        shape.longest_row(600, stretched)
+    assert str(too_long.value.hint).endswith("or --set model.rope_factor=10 to stretch them")
+
+
+def test_an_adapter_is_not_continued_on_other_positions(trained: Trained, tmp_path: Path) -> None:
+    begun = f"lora.adapter={trained.result.directory}"
+    with pytest.raises(ModelError, match=f"was trained with {trained.kind} x4") as refused:
+        train(tmp_path / "other", *RUN, begun, "data.max_length=60", model=trained.base, data=trained.data)
+    assert refused.value.hint == f"--set model.rope_scaling={trained.kind} --set model.rope_factor=4"
+    settings = (*RUN, begun, "train.max_steps=1", *SCALING[trained.kind])
+    assert train(tmp_path / "same", *settings, model=trained.base, data=trained.data).record["status"] == "finished"
+
+
+@pytest.mark.parametrize("factor", [0.5, 1e9])
+def test_a_factor_that_is_none_is_an_error_of_the_file(trained: Trained, tmp_path: Path, factor: float) -> None:
+    folder = tmp_path / "adapter"
+    shutil.copytree(trained.result.adapter, folder)
+    kept = json.loads((folder / "training.json").read_text())
+    (folder / "training.json").write_text(json.dumps({**kept, "rope_factor": factor}))
+    with pytest.raises(LoradockError, match=r"training\.json"):
+        opener.open_model(folder, device="cpu")
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,9 @@ def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | st
     asked = quantization(model_config, dtype)
     if not prequantised.is_mxfp4(base.config):
         return {"config": base.config, "quantization_config": asked}
+    if asked is not None and not model_config.storage.takes_experts:
+        what = f"{base.name} has experts in MXFP4, which {model_config.quantization} does not take"
+        raise ModelError(what, hint="open it as nf4, or with quantization none")
     if asked is None:
         return {"config": base.config, "quantization_config": Mxfp4Config(dequantize=True)}
     return {"config": prequantised.plain(base.config), "quantization_config": asked}

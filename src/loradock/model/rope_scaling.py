@@ -84,6 +84,14 @@ def _refusal(text: Any, *, trusted: bool) -> str | None:
     return None
 
 
+def window_of(config: Any, scaling: Scaling | None, *, trusted: bool) -> int | None:
+    """The positions that a base was trained on, where they are stretched or can be; None where they cannot."""
+    if scaling:
+        return scaling.window
+    text = config.get_text_config(decoder=True)
+    return None if _refusal(text, trusted=trusted) else text.max_position_embeddings
+
+
 def check_taken(model: Any, scaling: Scaling | None, *, name: str) -> None:
     """ModelError where the class of a bare model, on any device, does not compute positions by its config."""
     if scaling and all(getattr(module, "rope_type", None) != scaling.kind for module in model.modules()):

@@ -52,6 +52,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         unreachable_parameters=sum(beyond.values()),
         unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
         context_length=getattr(text, "max_position_embeddings", None),
+        window=rope_scaling.window_of(base.config, base.scaling, trusted=base.trust_remote_code),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
@@ -388,9 +389,12 @@ def longest_row(setting: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
     if isinstance(setting, str):
         return min(length, most)
     if facts.context_length is not None and setting > most:
+        stretching = ""
+        if facts.window:
+            kind = "--set model.rope_scaling=yarn " if facts.window == most else ""
+            stretching = f", or {kind}--set model.rope_factor={-(-setting // facts.window)} to stretch them"
         raise ModelError(
             f"data.max_length is {setting}, the model has {most} positions",
-            hint=f"--set data.max_length={most}, or "
-            f"--set model.rope_scaling=yarn --set model.rope_factor={-(-setting // most)} to stretch them",
+            hint=f"--set data.max_length={most}{stretching}",
         )
     return setting

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, ValidationError
 
@@ -40,7 +40,7 @@ class Lineage(Section):
     double_quant: bool
     compute_dtype: Literal["auto", "bfloat16", "float16", "float32"]
     rope_scaling: Literal["off", "linear", "yarn"] = "off"
-    rope_factor: float = 1.0
+    rope_factor: Annotated[float, Field(ge=1, le=1024)] = 1.0
     special_tokens: Literal["auto", "as_text", "as_control"]
     conversations: bool
     date: str | None = None

@@ -275,9 +275,11 @@ def is_prequantised(content: dict[str, Any]) -> bool:
 
 
 def quantisation(content: dict[str, Any]) -> str:
-    """The BitsAndBytesConfig that the base was loaded with, as Python; "" for weights that are loaded as they are."""
+    """The configuration that the base is loaded with, as Python; "" for weights that are loaded as they are."""
     if is_prequantised(content):
         return ""
+    if content["plan"]["model"].get("is_mxfp4"):
+        return "Mxfp4Config(dequantize=True)"  # transformers takes no other for such files; training may have used NF4
     model = content["config"]["model"]
     dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
     storage = storages.of(model["quantization"])
@@ -314,7 +316,7 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     model = content["plan"]["model"]
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
     positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    needed = [*(["BitsAndBytesConfig"] if config else []), *(["AutoConfig"] if positions else [])]
+    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if positions else [])]
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
     asked = CHAT if prompt else RAW
     resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
@@ -343,7 +345,12 @@ def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> s
     revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
     quantised = f", quantization_config={config}" if config else ""
-    classes = ["AutoModelForSequenceClassification", "AutoTokenizer", *(["BitsAndBytesConfig"] if config else [])]
+    positions, positions_argument = stretched(name, pin, content["config"]["model"])
+    labels = ", num_labels=1"
+    if positions:
+        positions, labels = f"{positions}config.num_labels = 1\n", positions_argument
+    needed = [*(["AutoConfig"] if positions else []), *([config.partition("(")[0]] if config else [])]
+    classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
     scored = SCORED_CHAT if prompt else SCORED_RAW
     return f"""## Use
 
@@ -356,7 +363,7 @@ from transformers import {", ".join(classes)}
 
 adapter = "."  # the directory that holds this model card
 tokenizer = AutoTokenizer.from_pretrained(adapter)
-base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}, num_labels=1{quantised})
+{positions}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 base.config.pad_token_id = tokenizer.pad_token_id
 model = PeftModel.from_pretrained(base, adapter).eval()

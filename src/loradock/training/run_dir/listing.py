@@ -10,7 +10,8 @@ from typing import Any
 
 from loradock.errors import LoradockError
 from loradock.files import foreign_json
-from loradock.training.run_dir import recorded
+from loradock.model.adapter_files import SETTINGS
+from loradock.training.run_dir import enclosed, recorded
 from loradock.training.run_dir.paths import RECORD, STATUS
 from loradock.training.run_dir.record import metrics
 from loradock.training.run_dir.status import STATES
@@ -35,7 +36,13 @@ class Listed:
 def listed(parent: Path) -> list[Listed]:
     """Every run in or below `parent`, two levels deep at most, the one that started last at the end."""
     records = {file for pattern in (RECORD, f"*/{RECORD}", f"*/*/{RECORD}") for file in parent.glob(pattern)}
-    return sorted((run_in(file.parent) for file in records), key=lambda run: (run.started or "", run.directory))
+    runs = (run_in(file.parent) for file in records if not _is_of_an_adapter(file.parent))
+    return sorted(runs, key=lambda run: (run.started or "", run.directory))
+
+
+def _is_of_an_adapter(directory: Path) -> bool:
+    """Whether it is the record that goes with an adapter, of a run that lies elsewhere."""
+    return directory.name == enclosed.FOLDER and (directory.parent / SETTINGS).exists()
 
 
 def run_in(directory: Path) -> Listed:

@@ -55,4 +55,6 @@ def base_of(adapter: Path, *, given: str | None, trusted: Collection[str]) -> Ba
     """The base of an adapter directory with a recipe. Raises as `find_base` does."""
     recipe = Recipe.read(adapter)
     asked = recipe.model(recipe.base.name, revision=recipe.base.revision)
+    if lineage := Lineage.read(adapter):
+        asked = asked.model_copy(update={"rope_scaling": lineage.rope_scaling, "rope_factor": lineage.rope_factor})
     return find_base(adapter, asked, named=recipe.base.name, given=given, trusted=trusted)
