@@ -160,8 +160,8 @@ class ModelFacts:
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
-    rows of new tokens, which are trained with the adapter. `window`:
-    positions that it was trained on, where RoPE scaling stretches them or can, else None. `is_prequantised`: its files hold it in NF4, but for
+    rows of new tokens, which are trained with the adapter. `window`: positions that it was trained on, where RoPE
+    scaling stretches them or can, else None. `is_prequantised`: its files hold it in NF4, but for
     `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
     """
 
