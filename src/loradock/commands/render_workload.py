@@ -145,6 +145,10 @@ def recorded_run(ask: Ask, site: Site, *, is_demo: bool) -> Loaded:
     if unfit := [name for name, value in options_beside.items() if value]:
         raise UsageError(f"{unfit[0]} and --reproduce cannot be used together", hint=f"leave out {unfit[0]}")
     original = opened(site.reproduce)
+    gpus = 1 if site.gpus is None else site.gpus
+    if original.decided("device") == "cuda" and gpus != original.processes:
+        what = f"the run was trained by {original.processes} processes with a GPU each, and the pod has {gpus}"
+        raise UsageError(what, hint=f"--gpus {original.processes}")
     bundled = places_in(original.bundle, original) if original.bundle else Places()
     config = located(original, bundled)
     config = config.model_copy(update={"model": config.model.model_copy(update={"trust_remote_code": None})})

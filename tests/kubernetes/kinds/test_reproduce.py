@@ -57,6 +57,16 @@ def test_what_would_have_no_effect_is_refused(other: tuple[str, ...], run: Path)
         rendered("--reproduce", str(run), *other)
 
 
+def test_as_many_gpus_as_the_run_had_processes(run: Path) -> None:
+    record = json.loads((run / "run.json").read_text("utf-8"))
+    plan = {"decisions": [{"name": "device", "value": "cuda", "why": "there"}]}
+    (run / "run.json").write_text(json.dumps(record | {"facts": {"world_size": 4}, "plan": plan}), "utf-8")
+    with pytest.raises(UsageError, match="trained by 4 processes with a GPU each, and the pod has 2") as refused:
+        rendered("--reproduce", str(run), "--gpus", "2")
+    assert refused.value.hint == "--gpus 4"
+    assert rendered("--reproduce", str(run), "--gpus", "4")
+
+
 def test_a_record_has_to_be_there_and_whole_is_of_a_repeat(run: Path) -> None:
     with pytest.raises(InputMissing):
         rendered("--reproduce", str(run.parent))
