@@ -198,8 +198,17 @@ def put_module(setting: Setting) -> None:
 Change = Callable[[Setting], object]
 ALL = {check.name for check in KEPT}
 LOADING = ALL - {"lock"}
-COMPUTING = {"collective", "dtypes", "optimizer", "triton", "quantised-linear", "attention-kernels", "training"}
-OF_MODEL = {"builds", "triton", "quantised-linear", "attention-kernels", "training"}
+COMPUTING = {
+    "collective",
+    "dtypes",
+    "experts",
+    "optimizer",
+    "triton",
+    "quantised-linear",
+    "attention-kernels",
+    "training",
+}
+OF_MODEL = {"builds", "experts", "triton", "quantised-linear", "attention-kernels", "training"}
 
 
 def text(path: str, value: str) -> Change:
