@@ -64,7 +64,7 @@ def test_as_many_gpus_as_the_run_had_processes(run: Path) -> None:
     with pytest.raises(UsageError, match="trained by 4 processes with a GPU each, and the pod has 2") as refused:
         rendered("--reproduce", str(run), "--gpus", "2")
     assert refused.value.hint == "--gpus 4"
-    assert rendered("--reproduce", str(run), "--gpus", "4")
+    rendered("--reproduce", str(run), "--gpus", "4")
 
 
 def test_a_record_has_to_be_there_and_whole_is_of_a_repeat(run: Path) -> None:
