@@ -111,7 +111,7 @@ def test_a_run_that_was_begun_with_a_relative_name_is_opened_from_elsewhere(
 def test_an_adapter_without_a_vocabulary_is_read_with_the_bases_tokenizer(
     trained: Path, moved: Path, llama: Path, left: tuple[str, ...], tmp_path: Path
 ) -> None:
-    for file in moved.iterdir():
+    for file in filter(Path.is_file, moved.iterdir()):
         if not file.name.startswith(("adapter_", "training.json")) and file.name not in left:
             file.unlink()
     first, second = open_model(trained), open_model(moved)
@@ -168,7 +168,7 @@ def without_json(folder: Path) -> None:
 
 
 def empty(folder: Path) -> None:
-    for file in folder.iterdir():
+    for file in filter(Path.is_file, folder.iterdir()):
         file.unlink()
 
 

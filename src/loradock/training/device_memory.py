@@ -53,7 +53,7 @@ def of_device(gpu: Gpu, *, free: int, total: int) -> Gpu:
     """
     is_whole = abs(total - gpu.memory_bytes) <= SAME_SHARE * gpu.memory_bytes
     taken, used = gpu.taken_bytes if is_whole else 0, total - free
-    if taken and taken >= used:
+    if taken > used:
         taken = max(0, used - RUNTIME_BYTES)
     runtime = -(-(used - taken) // ROUNDED_TO) * ROUNDED_TO
     return replace(gpu, memory_bytes=total, taken_bytes=taken, runtime_bytes=runtime)
