@@ -98,6 +98,22 @@ def test_a_run_is_exported_for_sentence_transformers_finished_or_at_a_step(
     assert is_last == (step is None)
 
 
+def test_stretched_positions_are_those_of_its_vectors_and_of_its_export(tmp_path: Path, forking: Forking) -> None:
+    stretched = ("objective=embedding", "model.rope_scaling=yarn", "model.rope_factor=4", *SETTINGS)
+    base = make_llama(tmp_path / "base")
+    made = train(tmp_path / "run", *stretched, model=base, data=write_pairs(tmp_path / "pairs.jsonl"))
+    ours = open_embedder(made.directory).embed(TEXTS)
+    words = ("checkpoint", "export", "run", "-o", "model", "--as", "sentence-transformers", "--merge")
+    command = forking.start(tmp_path, *words)
+    assert command.finish() == 0, command.text()
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    assert theirs[0].auto_model.config.rope_parameters["rope_type"] == "yarn"
+    np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
+    without = json.loads((made.adapter / "training.json").read_text()) | {"rope_scaling": "off"}
+    (made.adapter / "training.json").write_text(json.dumps(without))
+    assert np.abs(open_embedder(made.directory).embed(TEXTS) - ours).max() > 1e-4
+
+
 def test_the_model_card_says_how_to_embed(result: Result) -> None:
     card = (result.adapter / "README.md").read_text("utf-8")
     assert "pipeline_tag: feature-extraction" in card

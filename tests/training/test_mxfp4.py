@@ -117,12 +117,22 @@ def test_a_run_says_what_was_added_and_is_merged_onto_what_it_was_trained_on(
     result = train(tmp_path / "run", *settings, model=published, data=rows)
     assert losses(result)[-1] < losses(result)[0] - 0.2
     assert (result.record["coverage"]["added_error"] is not None) == (quantization == "nf4")
+    card = (result.adapter / "README.md").read_text("utf-8")
+    made: dict[str, Any] = {}
+    exec(card[card.index("import torch") : card.index("adapter = ")], made)  # transformers takes no other setting
+    assert type(made["base"]).__name__ == "GptOssForCausalLM"
     with prepared(tmp_path / "run", Asked()) as job:
         run(job, tmp_path / "merged", is_full=True)
     assert "quantization_config" not in json.loads((tmp_path / "merged" / "config.json").read_text())
     names = load_file(tmp_path / "merged" / "model.safetensors").keys()
     assert "model.layers.0.mlp.experts.down_proj" in names
     assert not [name for name in names if name.endswith((mxfp4.BLOCKS, mxfp4.SCALES))]
+
+
+def test_a_storage_that_takes_no_experts_is_refused_where_a_model_is_opened(published: Path) -> None:
+    asked = ModelConfig(name=str(published), quantization="int8")
+    with pytest.raises(ModelError, match="experts in MXFP4, which int8 does not take"):
+        load.load_whole(source.find(asked), asked, dtype=torch.float32, device="cpu")
 
 
 def test_blocks_without_their_scales_are_a_weight_that_is_missing(published: Path, tmp_path: Path) -> None:

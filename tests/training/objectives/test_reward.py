@@ -241,6 +241,29 @@ def test_training_evaluate_plain_libraries_and_the_merged_model_say_the_same_of_
     assert not (tmp_path / "merged" / "generation_config.json").exists()
 
 
+def test_its_card_scores_on_the_positions_of_training(tmp_path: Path, llama: Path) -> None:
+    data = written(tmp_path / "pairs.jsonl", rows=8)
+    settings = (*RUN, "model.rope_scaling=yarn", "model.rope_factor=4")
+    result = train(tmp_path / "run", *settings, model=llama, data=data)
+    card = (result.adapter / "README.md").read_text("utf-8")
+    code = card[card.index("import torch") : card.rindex("print(")].replace('"."', repr(str(result.adapter)))
+
+    def scored_by(text: str) -> tuple[float, list[list[int]]]:
+        names: dict[str, Any] = {}
+        exec(text, names)
+        for layer in names["model"].modules():
+            if hasattr(layer, "support_avx512bf16_for_cpu"):
+                layer.support_avx512bf16_for_cpu = False  # else some CPUs compute in bfloat16
+        return float(names["model"](**names["answer"]).logits), names["answer"]["input_ids"].tolist()
+
+    score, rows = scored_by(code)
+    opened = open_model(result.directory, dtype="float32", device="cpu", may_score=True)
+    (ours,) = Reward(opened)._scores(rows)  # pyright: ignore[reportPrivateUsage]
+    assert score == pytest.approx(ours, rel=1e-5)
+    unscaled, _ = scored_by(code.replace(", config=config", ", num_labels=1"))
+    assert unscaled != pytest.approx(ours, rel=1e-3)
+
+
 def test_a_reward_model_writes_no_answers_and_its_base_scores_none(made: tuple[Result, Path]) -> None:
     result, _ = made
     with pytest.raises(UsageError, match="is a reward model: it scores answers") as refused:

@@ -22,7 +22,7 @@ NESTED: Any = [[[]]]
 
 
 def write(directory: Path, **content: Any) -> Path:
-    directory.mkdir(exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     (directory / "run.json").write_text(json.dumps(content), encoding="utf-8")
     return directory
 
@@ -114,6 +114,17 @@ def test_runs_are_listed_beside_one_that_was_edited(tmp_path: Path) -> None:
         ("a", "finished", None),
         ("c", "setup", None),
     ]
+
+
+def test_the_record_that_goes_with_an_adapter_is_no_run_of_its_own(tmp_path: Path) -> None:
+    write(tmp_path / "a", status="finished", started="2026-01-01T00:00:00+00:00")
+    enclosed = tmp_path / "a" / "adapter" / "run"
+    write(enclosed, status="finished", started="2026-01-01T00:00:00+00:00")
+    (enclosed.parent / "adapter_config.json").write_text("{}", encoding="utf-8")
+    write(tmp_path / "mine" / "run", status="finished", started="2026-01-02T00:00:00+00:00")
+    names = [run.directory for run in listed(tmp_path)]
+    assert names == [str(tmp_path / "a"), str(tmp_path / "mine" / "run")]
+    assert listed(enclosed.parent) == []
 
 
 def checkpoint(progress: Any) -> Checkpoint:
