@@ -25,6 +25,7 @@ from loradock.config.sections.model import ModelConfig
 from loradock.errors import LoradockError, ModelError
 from loradock.model import load, prequantised, shape, source
 from loradock.training.passes import MicroStep
+from loradock.use.inference.opener import find
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
@@ -132,6 +133,19 @@ def test_a_run_resumes_bit_by_bit_and_its_adapter_is_merged_onto_the_files_value
         assert torch.allclose(merged(ids).logits.softmax(-1).double(), expected, atol=1e-4)
 
 
+def test_an_adapter_of_which_nothing_is_recorded_opens_on_a_base_without_double_quantisation(
+    published: Published, rows: Path, tmp_path: Path
+) -> None:
+    base = published("single", bnb_4bit_use_double_quant=False)
+    single = ("model.double_quant=false", "train.max_steps=1", "train.global_batch=2")
+    result = train(tmp_path / "run", *single, model=base, data=rows)
+    adapter = copy_tree(result.adapter, tmp_path / "adapter")
+    (adapter / "training.json").unlink()
+    opened = find(adapter, quantization="nf4", base=str(base))
+    assert (opened.asked.quantization, opened.asked.double_quant) == ("nf4", False)
+    assert find(base, quantization="nf4").asked.double_quant is False
+
+
 def test_the_plan_counts_what_files_hold_in_16_bit(published: Published, rows: Path, tmp_path: Path) -> None:
     def facts(base: Path) -> Any:
         config = load_config(None, overrides=[], shortcuts={"--model": str(base), "--data": [str(rows)]}).config
@@ -185,8 +199,8 @@ def test_files_that_are_not_what_they_say_are_refused(
 @pytest.mark.parametrize(
     ("settings", "asked", "words"),
     [
-        ({}, {"quantization": "none"}, "holds its weights in NF4, and model.quantization is none"),
-        ({}, {"quantization": "int8"}, "holds its weights in NF4, and model.quantization is int8"),
+        ({}, {"quantization": "none"}, "holds its weights in NF4, and none is asked for"),
+        ({}, {"quantization": "int8"}, "holds its weights in NF4, and int8 is asked for"),
         ({}, {"double_quant": False}, "holds NF4 with double quantisation"),
         ({"bnb_4bit_quant_type": "fp4"}, {}, r"is already quantised \(bitsandbytes, fp4\)"),
     ],

@@ -154,8 +154,8 @@ def check(config: Any, files: tuple[Path, ...], model_config: ModelConfig, *, di
     storage: Storage = model_config.storage
     if storage != NF4:
         raise ModelError(
-            f"{directory} holds its weights in NF4, and model.quantization is {storage.name}",
-            hint=f"--set model.quantization={NF4.name}, or {ORIGINAL}",
+            f"{directory} holds its weights in NF4, and {storage.name} is asked for",
+            hint=f"to train: --set model.quantization={NF4.name}; to use: --quantization {NF4.name}; or {ORIGINAL}",
         )
     weights = packed(files)
     if files and not weights:

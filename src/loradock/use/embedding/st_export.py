@@ -15,7 +15,7 @@ from typing import Any
 
 from loradock.errors import ModelError
 from loradock.files import staged
-from loradock.model import architecture, load
+from loradock.model import architecture, load, prequantised
 from loradock.model.adapter_files import as_json, settings_of, shapes_of
 from loradock.model.export import verify
 from loradock.model.files import json_object
@@ -61,6 +61,9 @@ def export(
     refuse(recipe, adapter, is_merged=is_merged)
     base = base_of(adapter, given=given, trusted=trusted)
     refuse_wrapper(base)
+    if is_merged and prequantised.is_nf4(base.config):
+        what = f"{base.directory} holds its weights in NF4, and a model is merged into those that NF4 was made from"
+        raise ModelError(what, hint="leave out --merge, or loradock embed RUN")
     with staged.folder(output) as folder:
         tokenizer = open_tokenizer(base, directory=adapter)
         prompts = st_tokenizer.save(tokenizer, recipe, folder, query=asked.query, passage=asked.passage)

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import torch
 
+from loradock.catalog.storages import NF4
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
 from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, prequantised, reward_head, source
@@ -137,7 +138,7 @@ def find(
         raise UsageError(f"{given} is a whole model: it has no other base", hint=f"leave out {BASE_OPTION}")
     model_config = ModelConfig.model_validate({"name": str(given), "quantization": quantization or "none"})
     whole_model = checked(model_config, given, trusted=trusted)
-    if quantization is None:
+    if quantization in (None, NF4.name):
         model_config = prequantised.as_stored(whole_model.config, whole_model.weight_files, model_config)
     return Origin(
         kind="merged" if (given / MERGED).is_file() else "base",
@@ -175,6 +176,8 @@ def _of_adapter(
     base_found = find_base(
         directory, model_config, named=lineage.base if lineage else None, given=base, trusted=trusted
     )
+    if lineage is None and model_config.quantization == NF4.name:
+        model_config = prequantised.as_stored(base_found.config, base_found.weight_files, model_config)
     return Origin(
         kind=kind,
         directory=directory,
