@@ -16,10 +16,11 @@ def work(*, prompt: int, answer: int = 0) -> Work:
 
 
 def test_an_answer_that_has_no_room_is_told_with_the_length_that_all_rows_have_room_for() -> None:
-    works = [work(prompt=300, answer=256), work(prompt=400, answer=256), work(prompt=100, answer=256)]
-    first, second = too_long(works, 512)
+    works = [work(prompt=length, answer=256) for length in (300, 400, 100, 600)]
+    first, second, third = too_long(works, 512)
     assert first.what == "the prompt has 300 tokens, an answer up to 256, and the model takes 512"
     assert (first.hint, second.hint) == ("--max-new-tokens 112",) * 2
+    assert (third.what, third.hint) == ("the prompt has 600 tokens, and the model takes 512", None)
 
 
 @pytest.mark.parametrize("works", [[work(prompt=600)], [work(prompt=600, answer=8)]])

@@ -112,13 +112,19 @@ def prepared(method: Method, items: Items) -> list[Work]:
 def too_long(works: Sequence[Work], most: int) -> Iterator[Problem]:
     """The rows that a model of `most` positions cannot answer, and how long answers may be that it can give to all."""
     rows = [work for work in works if work.longest > most]
-    room = min((most - work.longest + work.generated for work in rows), default=0)
+    lengths = [most - work.longest + work.generated for work in rows if work.generated]
+    room = min((length for length in lengths if length > 0), default=0)
     for work in rows:
-        given, hint = work.longest - work.generated, f"--max-new-tokens {room}"
-        what = f"the row has {given:,} tokens with its answer, and the model takes {most:,}"
-        if work.generated:
+        given = work.longest - work.generated
+        if not work.generated:
+            yield Problem(
+                what=f"the row has {given:,} tokens with its answer, and the model takes {most:,}", file=work.item.place
+            )
+        elif given >= most:
+            yield Problem(what=f"the prompt has {given:,} tokens, and the model takes {most:,}", file=work.item.place)
+        else:
             what = f"the prompt has {given:,} tokens, an answer up to {work.generated:,}, and the model takes {most:,}"
-        yield Problem(what=what, file=work.item.place, hint=hint if work.generated and room > 0 else None)
+            yield Problem(what=what, file=work.item.place, hint=f"--max-new-tokens {room}")
 
 
 def _digest(content: object) -> str:
