@@ -97,13 +97,23 @@ def is_inner(name: str, weight: torch.Tensor) -> bool:
 def adapted(folder: Path, model_config: ModelConfig, place: Device) -> Any:
     """The model of the folder as a run loads it, with adapters in float32, the same ones whatever the storage."""
     import torch
-    from transformers import AutoModelForCausalLM
+
+    return with_adapters(loaded(folder, model_config, place), torch.float32)
+
+
+def loaded(folder: Path, model_config: ModelConfig, place: Device) -> Any:
+    """The model of the folder as a run loads it."""
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     from loradock.model.load import quantization
-    from loradock.model.patches import PATCHES
+    from loradock.model.patches import BUILDING, PATCHES
 
+    config = AutoConfig.from_pretrained(folder)
+    for patch in BUILDING:
+        patch(config)
     model = AutoModelForCausalLM.from_pretrained(
         folder,
+        config=config,
         quantization_config=quantization(model_config, place.torch_dtype),
         dtype=place.torch_dtype,
         device_map={"": place.device},
@@ -112,7 +122,7 @@ def adapted(folder: Path, model_config: ModelConfig, place: Device) -> Any:
     )
     for patch in PATCHES:
         patch(model)
-    return with_adapters(model, torch.float32)
+    return model
 
 
 def with_adapters(model: Any, dtype: torch.dtype) -> Any:
