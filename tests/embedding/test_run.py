@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -106,7 +106,7 @@ def test_stretched_positions_are_those_of_its_vectors_and_of_its_export(tmp_path
     words = ("checkpoint", "export", "run", "-o", "model", "--as", "sentence-transformers", "--merge")
     command = forking.start(tmp_path, *words)
     assert command.finish() == 0, command.text()
-    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu")
+    theirs: Any = SentenceTransformer(str(tmp_path / "model"), device="cpu")
     assert theirs[0].auto_model.config.rope_parameters["rope_type"] == "yarn"
     np.testing.assert_allclose(theirs.encode(TEXTS), ours, atol=1e-6)
     without = json.loads((made.adapter / "training.json").read_text()) | {"rope_scaling": "off"}

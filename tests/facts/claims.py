@@ -109,7 +109,7 @@ OTHERS: dict[str, tuple[tuple[str, str, str], ...]] = {
     ),
     "seed-002": (
         ("tokenising a row takes 200 ms, the GPU 50, the transfer 30; idle 83 %",
-         "rows are tokenised once, before training: 247,339 tokens a CPU-second", "measured, bench/results/prepare.md"),
+         "rows are tokenised once, before training: 472,163 tokens a CPU-second", "measured, bench/results/prepare.md"),
         ("3.6 steps/s to 15 .. 20, then to 30 .. 40; 23 minutes to 5, then 2.5", "see the rows above", "modelled"),
         ("GPU busy 15 .. 20 % to 80 .. 95 %, to 95 .. 100 %", "samples and the report say it of a run",
          "monitoring.md"),
