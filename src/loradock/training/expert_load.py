@@ -26,18 +26,22 @@ class ExpertLoad:
         self.experts = [getattr(module, layout.keys(module)[0]).shape[0] for module in layers]
         self.counts: list[torch.Tensor] = []
         self.real: torch.Tensor | None = None
-        for index, module in enumerate(layers):
-            module.register_forward_pre_hook(self.hook(index), with_kwargs=True)
 
     @classmethod
     def of(cls, model: Any) -> Self | None:
         """None where the model has no experts that transformers computes by its interface."""
         return cls(model) if any(True for _ in layout.modules(model)) else None
 
+    def watch(self, model: Any) -> Self:
+        """Count where the model's own code calls its experts."""
+        for index, (_, module) in enumerate(layout.modules(model)):
+            module.register_forward_pre_hook(self.hook(index), with_kwargs=True)
+        return self
+
     @contextmanager
-    def counting(self, tensors: dict[str, torch.Tensor]) -> Iterator[None]:
-        """Inside, passes over these inputs are counted."""
-        self.real = real_slots(tensors)
+    def counting(self, real: torch.Tensor) -> Iterator[None]:
+        """Inside, passes are counted over tokens of which these are real: bool, or how often, [tokens]."""
+        self.real = real
         try:
             yield
         finally:
@@ -49,14 +53,16 @@ class ExpertLoad:
         @torch.compiler.disable
         def count(_: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             chosen = kwargs["top_k_index"] if "top_k_index" in kwargs else args[1]
-            if self.real is not None and len(chosen) == self.real.numel():
-                self.add(layer, chosen, self.real)
+            self.add(layer, chosen)
 
         return count
 
     @torch.no_grad()
-    def add(self, layer: int, chosen: torch.Tensor, real: torch.Tensor) -> None:
-        """Count the experts [tokens, k] that a layer's router chose for those tokens that are real, bool [tokens]."""
+    def add(self, layer: int, chosen: torch.Tensor) -> None:
+        """Count the experts [tokens, k] that a layer's router chose for those tokens that are real."""
+        real = self.real
+        if real is None or len(chosen) != real.numel():
+            return
         if not self.counts:
             self.counts = self.zeros(chosen.device)
         weights = real.unsqueeze(-1).expand(chosen.shape).to(torch.int64)

@@ -13,7 +13,6 @@ FAST = Engine(
     fallback="peft",
     dropout_masks="by step and token",
     cannot={
-        "experts": "it computes no mixture of experts",
         "decoder": "it has no family for {model.decoder}",
         "remote code": "the model runs code of its own",
         "peculiarity": "{model.peculiarity}",

@@ -28,6 +28,8 @@ FAMILIES = (
     Family(decoder="MistralModel", model_type="mistral", module="mistral", gguf_name="llama"),
     Family(decoder="Qwen2Model", model_type="qwen2", module="qwen", gguf_name="qwen2"),
     Family(decoder="Qwen3Model", model_type="qwen3", module="qwen", gguf_name="qwen3"),
+    Family(decoder="Qwen3MoeModel", model_type="qwen3_moe", module="qwen"),
+    Family(decoder="MixtralModel", model_type="mixtral", module="mistral"),
     Family(decoder="Phi3Model", model_type="phi3", module="phi3"),
     Family(decoder="GemmaModel", model_type="gemma", module="gemma"),
     Family(decoder="Gemma2Model", model_type="gemma2", module="gemma", has_out_norms=True),

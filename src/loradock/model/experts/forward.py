@@ -34,24 +34,32 @@ class _Product(torch.autograd.Function):
     """Inputs [tokens, columns] times the transpose of a frozen expert's matrix, which is not kept for the gradient."""
 
     @staticmethod
-    def forward(ctx: Any, inputs: torch.Tensor, weights: NF4Experts, expert: int, is_transposed: bool) -> torch.Tensor:
+    def forward(
+        ctx: Any, inputs: torch.Tensor, weights: torch.Tensor, expert: int, is_transposed: bool
+    ) -> torch.Tensor:
         """[tokens, rows]; `is_transposed`: the matrix lies as [columns, rows]."""
         ctx.weights, ctx.expert, ctx.is_transposed = weights, expert, is_transposed
-        matrix = weights.expert(expert)
+        matrix = matrix_of(weights, expert, inputs.dtype)
         return inputs @ (matrix if is_transposed else matrix.t())
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Of the inputs alone."""
         (gradient,) = gradients
-        matrix = ctx.weights.expert(ctx.expert)
+        matrix = matrix_of(ctx.weights, ctx.expert, gradient.dtype)
         return gradient @ (matrix.t() if ctx.is_transposed else matrix), None, None, None
+
+
+def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.Tensor:
+    """One expert's matrix: of NF4 in the dtype of the products, else in this one."""
+    return weights.expert(expert) if isinstance(weights, NF4Experts) else weights[expert].to(dtype)
 
 
 def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
     """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
     weights = getattr(module, key)
-    if isinstance(weights, NF4Experts):
+    is_cast = inputs.dtype != weights.dtype and not torch.is_autocast_enabled(inputs.device.type)
+    if isinstance(weights, NF4Experts) or is_cast:
         outputs: Any = _Product.apply(inputs, weights, expert, module.is_transposed)
     else:
         outputs = inputs @ (weights[expert] if module.is_transposed else weights[expert].t())
@@ -94,13 +102,18 @@ def experts_forward(
 
 def install(model: Any) -> int:
     """Have the model's experts computed here; returns how many layers have them."""
+    layers = [module for _, module in layout.modules(model)]
+    for module in layers:
+        put_into(module)
+    return len(layers)
+
+
+def put_into(module: Any) -> None:
+    """Have the experts of every module that shares this one's configuration computed here."""
     from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
     ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
-    layers = [module for _, module in layout.modules(model)]
-    for module in layers:
-        module.config._experts_implementation_internal = NAME
-    return len(layers)
+    module.config._experts_implementation_internal = NAME
 
 
 def is_installed(module: Any) -> bool:

@@ -19,7 +19,7 @@ from loradock.plan.plan import Decision
 from loradock.training import packing_check
 from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
-from loradock.training.expert_load import ExpertLoad
+from loradock.training.expert_load import ExpertLoad, real_slots
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
 from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
@@ -40,7 +40,8 @@ class AutogradBackend(Backend):
         if not self.is_put_in:
             self.job.objective.prepare(self.job.model)
             checkpoint_layers(self.job.model, self.job.plan.checkpointed_layers.value)
-            self.expert_load = ExpertLoad.of(self.job.model)
+            load = ExpertLoad.of(self.job.model)
+            self.expert_load = load and load.watch(self.job.model)
             self.is_put_in = True
 
     @property
@@ -142,7 +143,7 @@ class AutogradBackend(Backend):
 
     def counting(self, batch: dict[str, torch.Tensor], *, is_training: bool) -> AbstractContextManager[None]:
         """Inside, a pass over this micro-batch counts as load of a mixture's experts, where it trains."""
-        return self.expert_load.counting(batch) if self.expert_load and is_training else nullcontext()
+        return self.expert_load.counting(real_slots(batch)) if self.expert_load and is_training else nullcontext()
 
     def loss_sum(self, batch: dict[str, torch.Tensor]) -> torch.Tensor:
         """The same in an evaluation."""

@@ -79,8 +79,7 @@ class Supervised(Objective):
         whole = model.get_base_model()
         add_fused_lm_head(whole)
         config = model.config.get_text_config()
-        coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-        self.balancing = coefficient if hasattr(config, "output_router_logits") and has_routers(whole) else 0.0
+        self.balancing = balancing_of(whole)
         if hasattr(config, "router_aux_loss_coef"):
             config.output_router_logits = bool(self.balancing)
         if self.balancing:
@@ -104,6 +103,13 @@ class Supervised(Objective):
     def idle(self, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
         """Every label ignored."""
         return {**tensors, "labels": torch.full_like(tensors["labels"], IGNORED)}
+
+
+def balancing_of(model: Any) -> float:
+    """The coefficient of a model's load-balancing loss; 0 where it has no routers, or its config gives them none."""
+    config = model.config.get_text_config()
+    coefficient = getattr(config, "router_aux_loss_coef", 0.0)
+    return coefficient if hasattr(config, "output_router_logits") and has_routers(model) else 0.0
 
 
 def name_counts(config: Any, model: Any) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
@@ -31,7 +31,9 @@ from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
+from loradock.training.expert_load import ExpertLoad
 from loradock.training.job import Job, Unsound
+from loradock.training.objectives.supervised import balancing_of
 from loradock.training.passes import Embedded, MicroStep, Scored
 
 AnyTokens = TypeVar("AnyTokens", bound=Tokens)
@@ -75,6 +77,7 @@ class FastBackend(Backend):
         self.shape = filled_up(job)
         self.graphs = graphs_of(model, emit) if job.plan.cuda_graphs.value else None
         self.grown = 1.0
+        self.expert_load = model.balance.load = ExpertLoad.of(job.model)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Also into the flat buffer."""
@@ -120,14 +123,20 @@ class FastBackend(Backend):
         """What a forward pass makes of a micro-batch, and what runs backward from its gradient."""
         inputs = self.placed(batch, at)
         if keeps:
-            output, kept = forward_kept(inputs)
+            with self.counting(inputs, is_training=at is not None):
+                output, kept = forward_kept(inputs)
             return output, lambda gradient: kept(gradient * self.grown)
 
         def backward(gradient: torch.Tensor) -> None:
             _, again = forward_kept(inputs)
             again(gradient * self.grown)
 
-        return forward(inputs), backward
+        with self.counting(inputs, is_training=at is not None):
+            return forward(inputs), backward
+
+    def counting(self, inputs: Tokens, *, is_training: bool) -> AbstractContextManager[None]:
+        """Inside, a forward pass over these inputs counts as load of a mixture's experts, where it trains."""
+        return self.expert_load.counting(inputs.uses()) if self.expert_load and is_training else nullcontext()
 
     def reference_model(self) -> AbstractContextManager[None]:
         """With the working copy of all adapters at zero and of rows at the base's, or at what the run began with."""
@@ -138,7 +147,9 @@ class FastBackend(Backend):
     def forward_backward(self, batch: FlatBatch, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Into the flat gradient, times the loss scale of float16."""
         computing = self.model if self.graphs is None else self.graphs
-        return computing.loss_and_gradients(self.placed(batch, at), scale=scale * self.grown) / self.grown
+        inputs = self.placed(batch, at)
+        with self.counting(inputs, is_training=True):
+            return computing.loss_and_gradients(inputs, scale=scale * self.grown) / self.grown
 
     def reduce_gradients(self) -> None:
         """One all-reduce of the flat buffer."""
@@ -240,6 +251,7 @@ def build(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
         kernels=kernels,
         checkpointed=plan.checkpointed_layers.value,
     )
+    model.balance.coefficient = balancing_of(job.model.get_base_model()) if model.has_experts else 0.0
     return model, (Decision(name="attention over documents", value=backend.name, why=why),)
 
 

@@ -27,7 +27,8 @@ def nothing() -> torch.Tensor:
 class Tokens:
     """T tokens of whole documents laid end to end: `ids` int64 [T], `positions` int32 [T] (from 0 in each document).
 
-    `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped. Where
+    `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped. `real` bool
+    [T]: the tokens of documents, [0] where nothing but these is there or it makes no difference. Where
     documents share a prompt, its tokens are computed once: `documents` are of D tokens, more than T, `unfold` int64 [D]
     is the token that stands in each of their places, `fold` int64 [T] the first place of each token, and `again` int64
     [D - T] the places of tokens that stand in an earlier one, too; all three [0] where nothing is shared.
@@ -37,6 +38,7 @@ class Tokens:
     positions: torch.Tensor
     documents: Documents
     keys: torch.Tensor = field(default_factory=nothing)
+    real: torch.Tensor = field(default_factory=nothing)
     unfold: torch.Tensor = field(default_factory=nothing)
     fold: torch.Tensor = field(default_factory=nothing)
     again: torch.Tensor = field(default_factory=nothing)
@@ -49,6 +51,10 @@ class Tokens:
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its own tensors by name, without those of the documents."""
         return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "documents"}
+
+    def uses(self) -> torch.Tensor:
+        """How often each token stands in a document that is learned from, [T]."""
+        return self.real if self.real.numel() else torch.ones_like(self.ids)
 
     def __reduce__(self) -> Any:
         """By value: each tensor that another process sends takes a file descriptor, and a step has hundreds."""
@@ -114,6 +120,16 @@ class FlatBatch(Tokens):
         places = self.places if self.places.numel() else self.rows
         return torch.bucketize(places, self.documents.cu_seqlens[1:].long(), right=True)
 
+    def uses(self) -> torch.Tensor:
+        """Of the documents with a supervised token."""
+        lengths = self.documents.cu_seqlens.diff()
+        supervised = torch.zeros(len(lengths), device=self.ids.device).index_add_(0, self.owners, self.weights)
+        size = self.documents.bounds[-1]
+        of_places = (supervised > 0).long().repeat_interleave(lengths, output_size=size)
+        if not self.unfold.numel():
+            return of_places
+        return torch.zeros_like(self.ids).index_add_(0, self.unfold, of_places)
+
 
 def flatten(
     micro_batch: MicroBatch,
@@ -123,13 +139,15 @@ def flatten(
     multiple: int = 1,
     documents_multiple: int = 1,
     has_dropout: bool = False,
+    has_experts: bool = False,
 ) -> FlatBatch:
     """Lay the rows of a micro-batch end to end, filled up to a multiple of `multiple` tokens and positions.
 
     `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
-    shape = {"longest": longest, "multiple": multiple, "more": documents_multiple, "has_dropout": has_dropout}
+    shape = {"longest": longest, "multiple": multiple, "more": documents_multiple}
+    shape |= {"has_dropout": has_dropout, "has_experts": has_experts}
     shared = common_lengths(micro_batch) if micro_batch.shares_prompts else None
     laid = laid_out(micro_batch, pad_token_id, **shape, saved=0 if shared is None else int(shared.sum()))
     bounds, ids = np.array(laid.documents.bounds), laid.ids.numpy()
@@ -156,6 +174,7 @@ def flatten(
         positions=laid.positions,
         documents=laid.documents,
         keys=laid.keys,
+        real=laid.real,
         unfold=laid.unfold,
         fold=laid.fold,
         again=laid.again,
@@ -201,6 +220,7 @@ def folded(laid: Tokens, lengths: np.ndarray[Any, Any], shared: np.ndarray[Any, 
         ids=laid.ids[fold],
         positions=laid.positions[fold],
         keys=laid.keys[fold] if laid.keys.numel() else laid.keys,
+        real=laid.real[fold] if laid.real.numel() else laid.real,
         unfold=torch.from_numpy(unfold),
         fold=fold,
         again=torch.from_numpy(again),
@@ -217,12 +237,14 @@ def flatten_pooled(
     longest: int,
     multiple: int = 1,
     has_dropout: bool = False,
+    has_experts: bool = False,
 ) -> PooledBatch:
     """Lay documents to embed end to end, filled up to a multiple of `multiple` tokens, which count in no vector.
 
     `pools_all`: the instruction before a text counts, too.
     """
-    shape = {"longest": longest, "multiple": multiple, "is_causal": is_causal, "has_dropout": has_dropout}
+    shape = {"longest": longest, "multiple": multiple, "is_causal": is_causal}
+    shape |= {"has_dropout": has_dropout, "has_experts": has_experts}
     laid = laid_out(micro_batch, pad_token_id, **shape)
     masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()])) | pools_all
     weights = flat(masks, torch.from_numpy(micro_batch.lengths), pooling=pooling)
@@ -231,6 +253,7 @@ def flatten_pooled(
         positions=laid.positions,
         documents=laid.documents,
         keys=laid.keys,
+        real=laid.real,
         pooling=torch.nn.functional.pad(weights, (0, laid.tokens - weights.shape[1])),
     )
 
@@ -244,6 +267,7 @@ def laid_out(
     more: int = 1,
     is_causal: bool = True,
     has_dropout: bool = False,
+    has_experts: bool = False,
     saved: int = 0,
 ) -> Tokens:
     """The rows end to end, with what fills up; see `flatten`. `more`: that of the number of documents.
@@ -270,6 +294,7 @@ def laid_out(
             is_causal=is_causal,
         ),
         keys=torch.from_numpy(token_keys(micro_batch, slots=total) if has_dropout else np.empty(0, dtype=np.int64)),
+        real=torch.arange(total) < used if has_experts and total > used else nothing(),
     )
 
 

@@ -42,6 +42,7 @@ def filled_up(job: Job) -> dict[str, Any]:
         "pad_token_id": job.tokenizer.pad_token_id,
         "longest": plan.data.limit_tokens,
         "has_dropout": job.config.lora.dropout > 0,
+        "has_experts": bool(plan.model.experts),
     }
     if plan.device.value == "cpu":
         return shape

@@ -2,7 +2,8 @@
 
 For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
 halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
-computed again in backward. A checkpointed layer keeps h, its input.
+computed again in backward. A checkpointed layer keeps h, its input. Within the second half, a gated MLP and a mixture of
+experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token.
 """
 
 from __future__ import annotations
@@ -16,9 +17,13 @@ from loradock.training.backends.fast import shared_prompts
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import LayerParts, Norm
+from loradock.training.backends.fast.families.base import LayerParts, MixtureParts, Norm
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
+from loradock.training.backends.fast.mlp.base import Frozen, Mlp
+from loradock.training.backends.fast.mlp.dense import Dense
+from loradock.training.backends.fast.mlp.mixture import Mixture
+from loradock.training.backends.fast.mlp.router import Balance
 from loradock.training.backends.fast.weights import DenseRoom
 
 ADAPTERS_A_GROUP = 16
@@ -50,9 +55,7 @@ class MlpKept:
 
     x: torch.Tensor
     rstd: torch.Tensor
-    h: torch.Tensor | None
-    gate_up: torch.Tensor
-    h_down: torch.Tensor | None
+    inner: Any
     unnormed: torch.Tensor | None
     out_rstd: torch.Tensor | None
 
@@ -69,18 +72,25 @@ class Layer:
         *,
         adapters: FlatAdapters,
         room: DenseRoom,
+        balance: Balance,
         table: tuple[torch.Tensor, torch.Tensor],
         attention: Attention,
         kernels: Kernels,
         index: int,
+        mixture: int,
         is_lowest: bool,
     ) -> None:
-        """`is_lowest`: nothing is trained below, so that the gradient to its input is not asked for."""
+        """`index`: of the layer, `mixture`: of those that have experts. `is_lowest`: nothing is trained below, so that the gradient to its input is not asked for."""
         self.parts = parts
-        self.qkv, self.output, self.gate_up, self.down = (
+        self.qkv, self.output, *of_mlp = (
             LinearGroup(modules, adapters, room, kernels=kernels, first=ADAPTERS_A_GROUP * (4 * index + group))
             for group, modules in enumerate(parts.groups())
         )
+        if isinstance(parts.mlp, MixtureParts):
+            self.mlp: Mlp = Mixture(parts.mlp, adapters, room, balance, kernels=kernels, index=mixture)
+        else:
+            gate_up, down = of_mlp
+            self.mlp = Dense(gate_up, down, activation=parts.mlp.activation, kernels=kernels)
         self.cos, self.sin = table
         self.attention = attention
         self.kernels = kernels
@@ -98,9 +108,9 @@ class Layer:
         if self.parts.mlp_out_norm is not None:
             _, mlp = self._mlp_forward(y, batch)
             return attention, mlp
-        rstd, h, gate_up, product = self._mlp_inner(y, batch)
-        h_down = self.down.down(product, keys=batch.keys)
-        return attention, MlpKept(x=y, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=None, out_rstd=None)
+        normed, rstd = self._norm(y, self.parts.mlp_norm)
+        inner = self.mlp.recompute(normed, batch)
+        return attention, MlpKept(x=y, rstd=rstd, inner=inner, unnormed=None, out_rstd=None)
 
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
@@ -109,7 +119,11 @@ class Layer:
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""
-        return self.qkv, self.output, self.gate_up, self.down
+        return self.qkv, self.output, *self.mlp.linears()
+
+    def frozen(self) -> tuple[Frozen, ...]:
+        """All frozen matrices that may have adapters."""
+        return self.qkv, self.output, *self.mlp.frozen()
 
     def _attention_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, AttentionKept]:
         parts = self.parts
@@ -184,40 +198,18 @@ class Layer:
 
     def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
-        rstd, h, gate_up, product = self._mlp_inner(x, batch)
-        y, h_down = self.down.forward(product, keys=batch.keys)
+        normed, rstd = self._norm(x, parts.mlp_norm)
+        y, inner = self.mlp.forward(normed, batch)
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
             unnormed = y
             y, out_rstd = self._norm(y, parts.mlp_out_norm)
-        kept = MlpKept(x=x, rstd=rstd, h=h, gate_up=gate_up, h_down=h_down, unnormed=unnormed, out_rstd=out_rstd)
-        return y.add_(x), kept
-
-    def _mlp_inner(
-        self, x: torch.Tensor, batch: Tokens
-    ) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor, torch.Tensor]:
-        """The norm's rstd, the adapters' h, gate and up, and what the last product of the half reads."""
-        normed, rstd = self._norm(x, self.parts.mlp_norm)
-        gate_up, h = self.gate_up.forward(normed, keys=batch.keys)
-        gate, up = gate_up.chunk(2, dim=1)
-        return rstd, h, gate_up, self.kernels.gate(gate, up, self.parts.activation)
+        return y.add_(x), MlpKept(x=x, rstd=rstd, inner=inner, unnormed=unnormed, out_rstd=out_rstd)
 
     def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, batch: Tokens) -> torch.Tensor:
-        parts = self.parts
+        parts, norm = self.parts, self.parts.mlp_norm
         inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
-        dh = self.down.backward_b(inner, kept.h_down)
-        dproduct = self.down.backward_input(inner, dh, keys=batch.keys)
-        gate, up = kept.gate_up.chunk(2, dim=1)
-        product = self.kernels.gate_backward_(dproduct, gate, up, parts.activation)
-        self.down.backward_a(dh, product, keys=batch.keys)
-        del dproduct, product
-        dh = self.gate_up.backward_b(kept.gate_up, kept.h)
-        if dh is not None:
-            normed, _ = self._norm(kept.x, parts.mlp_norm)
-            self.gate_up.backward_a(dh, normed, keys=batch.keys)
-            del normed
-        dn = self.gate_up.backward_input(kept.gate_up, dh, keys=batch.keys)
-        norm = parts.mlp_norm
+        dn = self.mlp.backward(inner, kept.inner, lambda: self._norm(kept.x, norm)[0], batch)
         return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dz)
 
     def _norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:

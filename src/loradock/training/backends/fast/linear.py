@@ -97,6 +97,10 @@ class LinearGroup:
                 rank += b.shape[1]
             output += base.out_features
 
+    def keep(self, dtype: torch.dtype | None) -> None:
+        """Keep the frozen matrix dense in this dtype from now on, or not at all."""
+        self.weight.keep(dtype)
+
     def bind(self, adapters: FlatAdapters) -> None:
         """From now on use the adapters' buffers as they are now, of another dtype than before."""
         self.a, self.fresh_a = self._stacked(adapters)

@@ -14,11 +14,14 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.attention.per_document import PerDocument
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
-from loradock.training.backends.fast.families.base import ModelParts
+from loradock.training.backends.fast.families.base import MixtureParts, ModelParts
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept
 from loradock.training.backends.fast.linear import adapter_parameters
+from loradock.training.backends.fast.mlp.experts import expert_parameters
+from loradock.training.backends.fast.mlp.mixture import unwrapped
+from loradock.training.backends.fast.mlp.router import Balance
 from loradock.training.backends.fast.pooler import Pooler
 from loradock.training.backends.fast.token_rows import TokenRows, once
 from loradock.training.backends.fast.weights import DenseRoom
@@ -50,16 +53,20 @@ class FastModel:
             TokenRows(rows, self.adapters) if rows else None for rows in (parts.embedding_rows, parts.head_rows)
         )
         self.initial_rows = [(each.parameter, each.initial) for each in once(parts.embedding_rows, parts.head_rows)]
-        self.room = DenseRoom()
+        self.room, self.balance = DenseRoom(), Balance()
+        has_experts = [isinstance(each.mlp, MixtureParts) for each in parts.layers]
+        self.has_experts = any(has_experts)
         self.layers = [
             Layer(
                 each,
                 adapters=self.adapters,
                 room=self.room,
+                balance=self.balance,
                 table=parts.tables[each.rotary],
                 attention=attention,
                 kernels=kernels,
                 index=index,
+                mixture=sum(has_experts[:index]),
                 is_lowest=index == 0 and not self.embedding_rows,
             )
             for index, each in enumerate(parts.layers)
@@ -91,27 +98,30 @@ class FastModel:
         self.room.release()
         for layer, backend in zip(self.layers, attention, strict=True):
             layer.attention = backend
-            for group in layer.groups():
-                group.bind(self.adapters)
+            for frozen in layer.frozen():
+                frozen.bind(self.adapters)
 
     def keep_dense(self, layers: int) -> None:
         """Keep the frozen matrices of the last so many layers dense, and those of no other."""
         self.room.release()
         first = len(self.layers) - layers
         for index, layer in enumerate(self.layers):
-            for group in layer.groups():
-                group.weight.keep(self.dtype if index >= first else None)
+            for frozen in layer.frozen():
+                frozen.keep(self.dtype if index >= first else None)
 
     def loss_and_gradients(self, batch: FlatBatch, *, scale: float) -> torch.Tensor:
         """scale x the summed negative log-likelihood of the supervised tokens, in nats; float32 scalar on the device.
 
-        The gradients of the same are added to `adapters.gradient`.
+        A mixture adds its balancing loss, times the number of these tokens. The gradients of the same are added to
+        `adapters.gradient`.
         """
-        x, kept = self._forward(batch)
-        loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
-        del x
-        self._backward(gradient, kept, batch)
-        return loss
+        with self.balance.over(batch):
+            x, kept = self._forward(batch)
+            loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
+            del x
+            balancing = self.balance.loss(scale * batch.weights.sum())
+            self._backward(gradient, kept, batch)
+        return loss if balancing is None else loss + balancing
 
     def loss(self, batch: FlatBatch) -> torch.Tensor:
         """The summed negative log-likelihood of the supervised tokens, in nats."""
@@ -186,4 +196,6 @@ class FastModel:
 def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
     """The adapters' weights in the order that stacks what shares an input, and rows of new tokens."""
     of_layers = [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]
-    return [*of_layers, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]
+    wrappers = (unwrapped(each.mlp.experts)[1] for each in parts.layers if isinstance(each.mlp, MixtureParts))
+    of_experts = [p for of_layer in wrappers for wrapper in of_layer.values() for p in expert_parameters(wrapper)]
+    return [*of_layers, *of_experts, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from functools import partial
 from typing import Any
 
@@ -18,6 +19,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from loradock.data.collate import Array
+from loradock.model.experts import forward, layout
+from loradock.model.experts.storage import NF4Experts
 
 NOT_LEARNED = -100
 ROWS_AT_ONCE = 16_384
@@ -25,11 +28,12 @@ ROWS_AT_ONCE = 16_384
 
 
 def loss_and_gradient(
-    model: Any, rows: Sequence[Array], parameters: Sequence[torch.nn.Parameter]
+    model: Any, rows: Sequence[Array], parameters: Sequence[torch.nn.Parameter], *, balancing: float = 0.0
 ) -> tuple[float, torch.Tensor]:
     """The summed loss of the rows, each alone, in nats, and its flat float32 gradient; in evaluation mode.
 
-    What fills up the shorter ones stands behind them, where no token sees it, and is not learned.
+    What fills up the shorter ones stands behind them, where no token sees it, and is not learned. `balancing`: the
+    coefficient of a mixture's balancing loss over all rows, which is added for each learned token.
     """
     device = parameters[0].device
     tokens = pad_sequence([torch.from_numpy(row.astype("int64")) for row in rows], batch_first=True)
@@ -38,10 +42,15 @@ def loss_and_gradient(
     was_training = model.training
     model.eval()
     try:
-        logits = model(input_ids=tokens.to(device), use_cache=False).logits[:, :-1].float()
+        filled = torch.arange(tokens.shape[1]) < lengths[:, None]
+        more = {"attention_mask": filled.to(device), "output_router_logits": True} if balancing else {}
+        out = model(input_ids=tokens.to(device), use_cache=False, **more)
+        logits = out.logits[:, :-1].float()
         loss = functional.cross_entropy(
             logits.flatten(0, 1), targets.flatten(), reduction="sum", ignore_index=NOT_LEARNED
         )
+        if balancing:
+            loss = loss + balancing * int((lengths - 1).sum()) * out.aux_loss
         loss.backward()
     finally:
         model.train(was_training)
@@ -66,6 +75,8 @@ def in_float32(model: Any) -> Iterator[None]:
     for module in base.modules():
         if isinstance(module, Linear4bit):
             undone.append(quantised_in_float32(module))
+        elif layout.is_served(module):
+            undone += experts_in_float32(module)
         elif isinstance(module, TrainableTokensLayer):
             module.forward = partial(rows_in_float32, module)
             undone.append(partial(delattr, module, "forward"))
@@ -74,6 +85,8 @@ def in_float32(model: Any) -> Iterator[None]:
         elif isinstance(module, torch.nn.Linear) and module.weight.dtype != torch.float32:
             module.forward = partial(product, module)  # pyright: ignore[reportAttributeAccessIssue]
             undone.append(partial(delattr, module, "forward"))
+        elif is_router(module):
+            undone.append(router_in_float32(module.weight))
     allows_tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -95,6 +108,34 @@ def quantised_in_float32(module: Any) -> Callable[[], None]:
         if bias is not None:
             bias.data = values
 
+    return undo
+
+
+def experts_in_float32(module: Any) -> list[Callable[[], object]]:
+    """Let a layer's experts be multiplied in float32, one expert's matrix at a time; what puts it back."""
+    undone: list[Callable[[], object]] = [partial(setattr, module, "config", module.config)]
+    module.config = copy(module.config)  # all layers share it
+    forward.put_into(module)
+    for key in layout.keys(module):
+        weights = getattr(module, key)
+        if isinstance(weights, NF4Experts):
+            values = NF4Experts.of_parts(weights.parts, shape=weights.shape, dtype=torch.float32)
+            setattr(module, key, torch.nn.Parameter(values, requires_grad=False))
+            undone.append(partial(setattr, module, key, weights))
+    return undone
+
+
+def is_router(module: Any) -> bool:
+    """Whether a module that is no layer of torch's has a matrix: in a decoder that is served, a router alone does."""
+    weight = getattr(module, "weight", None)
+    is_torchs = isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
+    return isinstance(weight, torch.nn.Parameter) and weight.dim() == 2 and not is_torchs
+
+
+def router_in_float32(weight: torch.nn.Parameter) -> Callable[[], object]:
+    """Let a router's matrix be one of float32; what puts it back."""
+    undo = partial(setattr, weight, "data", weight.data)
+    weight.data = weight.data.float()
     return undo
 
 

@@ -117,7 +117,13 @@ class Kind(Protocol):
 
 
 class Likelihood:
-    """The summed negative log-likelihood, every token learned that follows another."""
+    """The summed negative log-likelihood, every token learned that follows another.
+
+    `balancing`: the coefficient of a mixture's balancing loss, which comes to it.
+    """
+
+    def __init__(self, *, balancing: float = 0.0) -> None:
+        self.balancing = balancing
 
     def computed(self, model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
         """See `Kind`."""
@@ -133,7 +139,7 @@ class Likelihood:
 
     def reference(self, model: Any, rows: list[Array], parameters: Sequence[Any]) -> tuple[float, torch.Tensor]:
         """See `Kind`."""
-        return reference.loss_and_gradient(model, rows, parameters)
+        return reference.loss_and_gradient(model, rows, parameters, balancing=self.balancing)
 
 
 def check(model: FastModel, job: Job, kind: Kind | None = None, rows: list[Array] | None = None) -> Differences:
@@ -147,7 +153,7 @@ def check(model: FastModel, job: Job, kind: Kind | None = None, rows: list[Array
     """
     rows = [ids[:LONGEST] for ids in (*new_tokens(model), *(first_rows(job) if rows is None else rows))]
     with noisy(model):
-        found = compared(model, job, rows, kind or Likelihood())
+        found = compared(model, job, rows, kind or Likelihood(balancing=model.balance.coefficient))
     if not found.is_sound:
         raise Unsound(f"the fast engine does not compute what PEFT computes: {found}", hint="--set engine=peft")
     return found

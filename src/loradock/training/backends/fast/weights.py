@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import bitsandbytes
@@ -11,6 +12,7 @@ from bitsandbytes import functional
 from bitsandbytes.backends.cuda import ops as on_cuda
 from bitsandbytes.nn import Linear4bit
 
+from loradock.model.experts.storage import SCALES, NF4Experts
 from loradock.training.backends.fast.families.base import Unfit
 from loradock.training.backends.fast.kernels import launch
 
@@ -51,6 +53,33 @@ class DenseRoom:
         self.room = None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Packed:
+    """A matrix in 4 bit: its packed numbers, and the float32 scale of each block."""
+
+    numbers: torch.Tensor
+    scales: torch.Tensor
+    shape: torch.Size
+    blocksize: int
+    quant_type: str
+
+    @property
+    def is_launched(self) -> bool:
+        """Whether bitsandbytes' kernel is launched directly."""
+        return self.numbers.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
+
+    def filled(self, dense: torch.Tensor) -> torch.Tensor:
+        """The matrix, written to `dense`."""
+        arguments = (self.numbers, self.scales, self.blocksize, self.quant_type, dense.dtype, dense)
+        launch.launch(DEQUANTISE, (), *arguments)
+        return dense
+
+    def made(self, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix, in memory of its own."""
+        arguments = (self.numbers, self.scales, self.blocksize, self.quant_type, self.shape, dtype)
+        return torch.ops.bitsandbytes.dequantize_4bit(*arguments)
+
+
 class FrozenWeight:
     """The weights of frozen linear layers that read the same input, one below the other: [sum of out, in].
 
@@ -74,11 +103,16 @@ class FrozenWeight:
         kinds = {(state.blocksize, state.quant_type, state.shape[1]) for state in states}
         if len(kinds) > 1 or (len(states) > 1 and any(state.shape.numel() % state.blocksize for state in states)):
             raise Unfit("layers with a common input are not quantised in blocks of one kind")
-        self.blocksize, self.quant_type, width = kinds.pop()
-        self.packed = stacked(modules)
-        self.is_launched = self.packed.is_cuda and bitsandbytes.__version__.startswith(KNOWN_BITSANDBYTES)
-        self.scales = torch.cat([expanded(state) for state in states])
+        blocksize, quant_type, width = kinds.pop()
         self.shape = torch.Size((sum(state.shape[0] for state in states), width))
+        self.packed = Packed(
+            numbers=stacked(modules),
+            scales=torch.cat([expanded(state) for state in states]),
+            shape=self.shape,
+            blocksize=blocksize,
+            quant_type=quant_type,
+        )
+        self.is_launched = self.packed.is_launched
         room.elements = max(room.elements, self.shape.numel())
 
     def dense(self, dtype: torch.dtype) -> torch.Tensor:
@@ -86,8 +120,8 @@ class FrozenWeight:
         if self.kept is not None and (self.kept.dtype == dtype or not self.is_quantised):
             return self.kept.to(dtype)
         if self.is_launched:
-            return self._filled(self.room.matrix(self.shape, like=self.packed, dtype=dtype))
-        return self._made(dtype)
+            return self.packed.filled(self.room.matrix(self.shape, like=self.packed.numbers, dtype=dtype))
+        return self.packed.made(dtype)
 
     def keep(self, dtype: torch.dtype | None) -> None:
         """Keep the dense matrix in this dtype from now on, or none; the packed one stays where it is."""
@@ -95,19 +129,57 @@ class FrozenWeight:
             return
         self.kept = None  # before the next one is there
         if dtype and self.is_launched:
-            self.kept = self._filled(self.packed.new_empty(self.shape, dtype=dtype))
+            self.kept = self.packed.filled(self.packed.numbers.new_empty(self.shape, dtype=dtype))
         elif dtype:
-            self.kept = self._made(dtype)
+            self.kept = self.packed.made(dtype)
 
-    def _filled(self, dense: torch.Tensor) -> torch.Tensor:
-        """The matrix, written to `dense`."""
-        arguments = (self.packed, self.scales, self.blocksize, self.quant_type, dense.dtype, dense)
-        launch.launch(DEQUANTISE, (), *arguments)
-        return dense
 
-    def _made(self, dtype: torch.dtype) -> torch.Tensor:
-        arguments = (self.packed, self.scales, self.blocksize, self.quant_type, self.shape, dtype)
-        return torch.ops.bitsandbytes.dequantize_4bit(*arguments)
+class FrozenExperts:
+    """One matrix of every expert of a layer, [experts, out, in]: one expert at a time is dense, or all are kept so.
+
+    Scales that are themselves quantised are expanded once, as those of `FrozenWeight`.
+    """
+
+    def __init__(self, weights: torch.Tensor, room: DenseRoom) -> None:
+        self.room = room
+        self.shape = weights.shape[1:]
+        self.packed: list[Packed] = []
+        self.kept: list[torch.Tensor] = []
+        if isinstance(weights, NF4Experts):
+            self.packed = [packed_expert(weights, expert) for expert in range(len(weights))]
+            room.elements = max(room.elements, self.shape.numel())
+        else:
+            self.kept = list(weights.detach().unbind(0))
+        self.is_launched = bool(self.packed) and self.packed[0].is_launched
+
+    def dense(self, expert: int, dtype: torch.dtype) -> torch.Tensor:
+        """The matrix of one expert in this dtype; to be used before the next one of the model is asked for."""
+        if self.kept and (self.kept[expert].dtype == dtype or not self.packed):
+            return self.kept[expert].to(dtype)
+        packed = self.packed[expert]
+        if self.is_launched:
+            return packed.filled(self.room.matrix(self.shape, like=packed.numbers, dtype=dtype))
+        return packed.made(dtype)
+
+    def keep(self, dtype: torch.dtype | None) -> None:
+        """Keep all matrices dense in this dtype from now on, or none; the packed ones stay where they are."""
+        if not self.packed:
+            return
+        self.kept = []  # before the next ones are there
+        if dtype:
+            self.kept = [each.made(dtype) for each in self.packed]
+
+
+def packed_expert(weights: NF4Experts, expert: int) -> Packed:
+    """One expert's matrix as it lies in the layer's storage."""
+    state = weights.state(expert)
+    return Packed(
+        numbers=weights.packed[expert].unsqueeze(-1),
+        scales=expanded(state),
+        shape=weights.shape[1:],
+        blocksize=SCALES.block,
+        quant_type=state.quant_type,
+    )
 
 
 def stacked(modules: Sequence[Any]) -> torch.Tensor:

@@ -25,8 +25,40 @@ class Norm:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class DenseParts:
+    """A gated MLP. `gate_up` are modules that read the same input: one each, or one for both."""
+
+    gate_up: tuple[Any, ...]
+    activation: Activation
+    down: Any
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return self.gate_up, (self.down,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixtureParts:
+    """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
+
+    `router` [experts, hidden], frozen: softmax over all experts, the `chosen` most probable ones of a token, weighted
+    by their probabilities, which are made to add up to 1 where `is_normalised`.
+    """
+
+    router: torch.Tensor
+    chosen: int
+    is_normalised: bool
+    experts: Any
+    activation: Activation
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """Of linear modules it has none."""
+        return ()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LayerParts:
-    """One decoder layer. `qkv` and `gate_up` are modules that read the same input: one each, or one for all.
+    """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). `rotary` names the table of positions. Norms that a family does not
     have are None.
@@ -42,14 +74,12 @@ class LayerParts:
     output: Any
     attention_out_norm: Norm | None
     mlp_norm: Norm
-    gate_up: tuple[Any, ...]
-    activation: Activation
-    down: Any
+    mlp: DenseParts | MixtureParts
     mlp_out_norm: Norm | None
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
-        return (self.qkv, (self.output,), self.gate_up, (self.down,))
+        return self.qkv, (self.output,), *self.mlp.groups()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -132,8 +162,8 @@ def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:
 def split_layer(
     layer: Any, config: Any, *, window: int | None, activation: str, has_head_norms: bool = False, offset: bool = False
 ) -> LayerParts:
-    """A layer of the common build: q, k and v apart, gate and up apart, one norm before each half."""
-    attention, mlp = layer.self_attn, layer.mlp
+    """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half."""
+    attention = layer.self_attn
     return LayerParts(
         attention_norm=norm_of(layer.input_layernorm, offset=offset),
         qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
@@ -145,10 +175,24 @@ def split_layer(
         output=attention.o_proj,
         attention_out_norm=None,
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
-        gate_up=(mlp.gate_proj, mlp.up_proj),
-        activation=activation_of(activation),
-        down=mlp.down_proj,
+        mlp=mlp_of(layer.mlp, activation=activation_of(activation)),
         mlp_out_norm=None,
+    )
+
+
+def mlp_of(mlp: Any, *, activation: Activation) -> DenseParts | MixtureParts:
+    """The second half of a layer of the common build."""
+    if not hasattr(mlp, "experts"):
+        return DenseParts(gate_up=(mlp.gate_proj, mlp.up_proj), activation=activation, down=mlp.down_proj)
+    if getattr(mlp, "jitter_noise", 0):
+        raise Unfit(f"its routers read hidden states with noise (router_jitter_noise {mlp.jitter_noise})")
+    router = mlp.gate
+    return MixtureParts(
+        router=router.weight.detach(),
+        chosen=router.top_k,
+        is_normalised=getattr(router, "norm_topk_prob", True),
+        experts=mlp.experts,
+        activation=activation,
     )
 
 

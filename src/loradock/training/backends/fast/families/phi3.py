@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
+    DenseParts,
     LayerParts,
     ModelParts,
     Unfit,
@@ -39,8 +40,6 @@ def _layer(layer: Any, config: Any) -> LayerParts:
         output=attention.o_proj,
         attention_out_norm=None,
         mlp_norm=norm_of(layer.post_attention_layernorm),
-        gate_up=(mlp.gate_up_proj,),
-        activation=activation_of(config.hidden_act),
-        down=mlp.down_proj,
+        mlp=DenseParts(gate_up=(mlp.gate_up_proj,), activation=activation_of(config.hidden_act), down=mlp.down_proj),
         mlp_out_norm=None,
     )

@@ -1,0 +1,163 @@
+"""One frozen matrix of every expert of a layer, with LoRA on it: pairs of token and expert in the order of experts.
+
+For expert e with matrix W_e [out, in], A_e [r, in], B_e [out, r] and scale s, over the rows of its pairs:
+
+    h = x A_e^T,   y = x W_e^T + s h B_e^T
+    dh = s dy B_e,   dx = dy W_e + dh A_e,   dB_e = s dy^T h,   dA_e = dh^T x
+
+An expert without a token is not computed, and its adapter's gradient is zero. Of PEFT's tensors A lies as [experts x r,
+in] and B as [out, r x experts], the expert running fastest: B is laid out by expert for the time of a pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.linear import ADAPTER
+from loradock.training.backends.fast.weights import DenseRoom, FrozenExperts
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """P = T x K pairs of a token and one of its experts, sorted by expert, the tokens of an expert in their order.
+
+    `tokens` int64 [P]: the token of each. `order` int64 [P]: which of the unsorted pairs stands where, `places` the
+    other way round. `spans`: of each expert that is used, its number and its rows.
+    """
+
+    chosen: int
+    tokens: torch.Tensor
+    order: torch.Tensor
+    places: torch.Tensor
+    spans: tuple[tuple[int, slice], ...]
+
+    @classmethod
+    def of(cls, chosen: torch.Tensor, *, experts: int) -> Pairs:
+        """The pairs of the experts that were chosen, int64 [T, K]. It waits for the device."""
+        flat = chosen.reshape(-1)
+        order = flat.argsort(stable=True)
+        places = torch.empty_like(order)
+        places[order] = torch.arange(len(order), device=order.device)
+        spans: list[tuple[int, slice]] = []
+        start = 0
+        for expert, count in enumerate(torch.bincount(flat, minlength=experts).tolist()):
+            if count:
+                spans.append((expert, slice(start, start + count)))
+            start += count
+        width = chosen.shape[1]
+        return cls(chosen=width, tokens=order // width, order=order, places=places, spans=tuple(spans))
+
+    def summed(self, rows: torch.Tensor) -> torch.Tensor:
+        """rows [P, n] -> [T, n]: the sum over each token's pairs."""
+        return rows.index_select(0, self.places).view(-1, self.chosen, rows.shape[1]).sum(1)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ExpertAdapters:
+    """LoRA on one matrix of every expert: [experts, r, in] and [out, r, experts], as they are read and as gradients."""
+
+    a: torch.Tensor
+    b: torch.Tensor
+    fresh_a: torch.Tensor
+    fresh_b: torch.Tensor
+    scale: float
+
+    @classmethod
+    def of(cls, wrapper: Any, adapters: FlatAdapters) -> ExpertAdapters:
+        """Those of PEFT's wrapper, in the buffers as they are now."""
+        a, b = wrapper.lora_A[ADAPTER].weight, wrapper.lora_B[ADAPTER].weight
+        count = wrapper.num_experts
+        shape_a, shape_b = (count, a.shape[0] // count, a.shape[1]), (b.shape[0], b.shape[1] // count, count)
+        return cls(
+            a=adapters.view(adapters.working, [a], shape_a),
+            b=adapters.view(adapters.working, [b], shape_b),
+            fresh_a=adapters.view(adapters.fresh, [a], shape_a),
+            fresh_b=adapters.view(adapters.fresh, [b], shape_b),
+            scale=float(wrapper.scaling[ADAPTER]),
+        )
+
+
+def expert_parameters(wrapper: Any) -> list[torch.nn.Parameter]:
+    """The trainable weights of PEFT's wrapper."""
+    return [wrapper.lora_A[ADAPTER].weight, wrapper.lora_B[ADAPTER].weight]
+
+
+class ExpertLinear:
+    """One matrix of every expert over pairs; `wrapper`: PEFT's, or None without an adapter."""
+
+    def __init__(self, weights: torch.Tensor, wrapper: Any, adapters: FlatAdapters, room: DenseRoom) -> None:
+        self.weight = FrozenExperts(weights, room)
+        self.outputs, self.inputs = self.weight.shape
+        self.wrapper = wrapper
+        self.bind(adapters)
+
+    def bind(self, adapters: FlatAdapters) -> None:
+        """From now on use the adapters' buffers as they are now, of another dtype than before."""
+        self.adapters = None if self.wrapper is None else ExpertAdapters.of(self.wrapper, adapters)
+
+    def keep(self, dtype: torch.dtype | None) -> None:
+        """Keep all experts' matrices dense in this dtype from now on, or none."""
+        self.weight.keep(dtype)
+
+    def forward(self, x: torch.Tensor, pairs: Pairs) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x [P, in] -> y [P, out], and h [P, r] for backward."""
+        y = x.new_empty(len(x), self.outputs)
+        for expert, rows in pairs.spans:
+            torch.mm(x[rows], self.weight.dense(expert, x.dtype).t(), out=y[rows])
+        h = self.down(x, pairs)
+        if self.adapters is not None and h is not None:
+            b = self.adapters.b.permute(2, 1, 0).contiguous()  # [experts, r, out]
+            for expert, rows in pairs.spans:
+                y[rows].addmm_(h[rows], b[expert], alpha=self.adapters.scale)
+        return y, h
+
+    def down(self, x: torch.Tensor, pairs: Pairs) -> torch.Tensor | None:
+        """h alone, [P, r]; None without an adapter."""
+        if self.adapters is None:
+            return None
+        a = self.adapters.a
+        h = x.new_empty(len(x), a.shape[1])
+        for expert, rows in pairs.spans:
+            torch.mm(x[rows], a[expert].t(), out=h[rows])
+        return h
+
+    def backward_h(self, dy: torch.Tensor, pairs: Pairs) -> torch.Tensor | None:
+        """dh [P, r] from dy [P, out]; None without an adapter."""
+        if self.adapters is None:
+            return None
+        b = self.adapters.b.permute(2, 0, 1).contiguous()  # [experts, out, r]
+        dh = dy.new_empty(len(dy), b.shape[2])
+        for expert, rows in pairs.spans:
+            dh[rows].addmm_(dy[rows], b[expert], beta=0, alpha=self.adapters.scale)
+        return dh
+
+    def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, pairs: Pairs) -> torch.Tensor:
+        """dx [P, in]."""
+        dx = dy.new_empty(len(dy), self.inputs)
+        for expert, rows in pairs.spans:
+            torch.mm(dy[rows], self.weight.dense(expert, dy.dtype), out=dx[rows])
+            if self.adapters is not None and dh is not None:
+                dx[rows].addmm_(dh[rows], self.adapters.a[expert])
+        return dx
+
+    def backward_b(self, dy: torch.Tensor, h: torch.Tensor | None, pairs: Pairs) -> None:
+        """The gradients of B from dy [P, out] and h [P, r]."""
+        if self.adapters is None or h is None:
+            return
+        out, rank, experts = self.adapters.b.shape
+        gradient = dy.new_zeros(experts, out, rank)
+        for expert, rows in pairs.spans:
+            gradient[expert].addmm_(dy[rows].t(), h[rows], beta=0, alpha=self.adapters.scale)
+        self.adapters.fresh_b.copy_(gradient.permute(1, 2, 0))
+
+    def backward_a(self, dh: torch.Tensor | None, x: torch.Tensor, pairs: Pairs) -> None:
+        """The gradients of A from dh [P, r] and x [P, in]."""
+        if self.adapters is None or dh is None:
+            return
+        self.adapters.fresh_a.zero_()
+        for expert, rows in pairs.spans:
+            torch.mm(dh[rows].t(), x[rows], out=self.adapters.fresh_a[expert])

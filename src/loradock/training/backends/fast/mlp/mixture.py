@@ -1,0 +1,146 @@
+"""A mixture of experts: the sum over each token's experts, y_t = sum_k w_tk down(act(gate(x_t)) * up(x_t)) of expert k.
+
+Pairs of token and expert lie sorted by expert, so that each matrix is dense once a pass, for its own tokens. Gate, weights
+and sums are of all pairs at once. No token is dropped, and an expert without one is not computed. The gradient of w_tk is
+the product of dy_t with the expert's output, which is not kept: it equals that of d(act * up), unweighted, with act * up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers.integrations.moe import _default_apply_gate
+
+from loradock.model.experts import layout
+from loradock.training.backends.fast.adapters import FlatAdapters
+from loradock.training.backends.fast.batch import Tokens
+from loradock.training.backends.fast.families.base import MixtureParts, Unfit
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.linear import LinearGroup, is_adapted
+from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
+from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
+from loradock.training.backends.fast.weights import DenseRoom
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixtureKept:
+    """What backward needs: gate and up [P, 2I], which it overwrites, the adapters' h, and what the router said."""
+
+    routed: Routed
+    pairs: Pairs
+    gate_up: torch.Tensor
+    h: torch.Tensor | None
+    h_down: torch.Tensor | None
+
+
+class Mixture:
+    """See `base.Mlp`. `index`: of the layer among those with experts. Unfit where its experts are built otherwise."""
+
+    def __init__(
+        self,
+        parts: MixtureParts,
+        adapters: FlatAdapters,
+        room: DenseRoom,
+        balance: Balance,
+        *,
+        kernels: Kernels,
+        index: int,
+    ) -> None:
+        experts, wrappers = unwrapped(parts.experts)
+        if reason := unlike(experts):
+            raise Unfit(reason)
+        self.gate_up, self.down = (
+            ExpertLinear(getattr(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
+        )
+        self.count = experts.num_experts
+        self.router, self.balance, self.index = Router(parts), balance, index
+        self.activation, self.kernels = parts.activation, kernels
+
+    def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
+        """See `base.Mlp`."""
+        routed, pairs, gate_up, h, product = self._inner(normed)
+        self.balance.add(routed, layer=self.index)
+        y, h_down = self.down.forward(product, pairs)
+        y.mul_(sorted_weights(routed, pairs, y.dtype))
+        return pairs.summed(y), MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
+
+    def recompute(self, normed: torch.Tensor, batch: Tokens) -> MixtureKept:
+        """See `base.Mlp`. What the router chooses again is not counted."""
+        routed, pairs, gate_up, h, product = self._inner(normed)
+        h_down = self.down.down(product, pairs)
+        return MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
+
+    def backward(
+        self, dy: torch.Tensor, kept: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
+    ) -> torch.Tensor:
+        """See `base.Mlp`."""
+        pairs, routed, gate_up = kept.pairs, kept.routed, kept.gate_up
+        weights = sorted_weights(routed, pairs, dy.dtype)
+        dy = dy.index_select(0, pairs.tokens)
+        if kept.h_down is not None:
+            self.down.backward_b(dy, kept.h_down * weights, pairs)
+        dh = self.down.backward_h(dy, pairs)
+        dproduct = self.down.backward_input(dy, dh, pairs)
+        del dy
+        gate, up = gate_up.chunk(2, dim=1)
+        dweights = (dproduct * self.kernels.gate(gate, up, self.activation)).sum(dim=1, dtype=torch.float32)
+        product = self.kernels.gate_backward_(dproduct.mul_(weights), gate, up, self.activation)
+        if dh is not None:
+            self.down.backward_a(dh.mul_(weights), product, pairs)
+        del dproduct, product
+        if kept.h is not None:
+            self.gate_up.backward_b(gate_up, kept.h, pairs)
+        dh = self.gate_up.backward_h(gate_up, pairs)
+        if dh is not None:
+            self.gate_up.backward_a(dh, normed().index_select(0, pairs.tokens), pairs)
+        dn = pairs.summed(self.gate_up.backward_input(gate_up, dh, pairs))
+        by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
+        return self.router.backward_(dn, by_token, routed, self.balance)
+
+    def linears(self) -> tuple[LinearGroup, ...]:
+        """See `base.Mlp`."""
+        return ()
+
+    def frozen(self) -> tuple[ExpertLinear, ...]:
+        """See `base.Mlp`."""
+        return self.gate_up, self.down
+
+    def _inner(self, normed: torch.Tensor) -> tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]:
+        """What the router said, the pairs, gate and up, the adapters' h, and what the last product reads."""
+        routed = self.router.forward(normed)
+        pairs = Pairs.of(routed.chosen, experts=self.count)
+        gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
+        gate, up = gate_up.chunk(2, dim=1)
+        return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation)
+
+
+def sorted_weights(routed: Routed, pairs: Pairs, dtype: torch.dtype) -> torch.Tensor:
+    """[P, 1]: the weight of each pair."""
+    return routed.weights.reshape(-1).index_select(0, pairs.order).to(dtype).unsqueeze(-1)
+
+
+def unwrapped(experts: Any) -> tuple[Any, dict[str, Any]]:
+    """transformers' module of experts, and PEFT's wrappers with an adapter around it by the parameter's name."""
+    wrappers: dict[str, Any] = {}
+    while hasattr(experts, "base_layer"):
+        if is_adapted(experts):
+            wrappers[experts.parameter_name] = experts
+        experts = experts.base_layer
+    return experts, wrappers
+
+
+def unlike(experts: Any) -> str | None:
+    """What the experts have that is not computed here, or None."""
+    kinds = {
+        "experts that transformers computes in a way of their own": not layout.is_served(experts),
+        "a gate of its own": getattr(type(experts), "_apply_gate", None) is not _default_apply_gate,
+        "experts with biases": getattr(experts, "has_bias", False),
+        "experts without a gate": not getattr(experts, "has_gate", True),
+        "transposed experts": getattr(experts, "is_transposed", False),
+        "a norm after each expert": getattr(experts, "has_post_expert_norm", False),
+    }
+    found = next((kind for kind, has in kinds.items() if has), None)
+    return f"it has {found}" if found else None
