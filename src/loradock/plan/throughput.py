@@ -36,6 +36,8 @@ DRIVER_SECONDS_A_LAUNCH = 3e-6
 FAST_HOST_FACTOR = 4.0
 """By how much a GPU's host is slower than where the seconds of the fast engine's were measured: on an H100's (a virtual
 machine, 16 CPUs) no micro-step of 22 layers took less than 67 ms, where these seconds make 17 (bench/results/gpu)."""
+FAST_KERNELS_AN_EXPERT = 8
+"""For an expert without an adapter: each of its two matrices made dense and multiplied, forward and backward."""
 PEFT_KERNELS_A_LAYER = 314
 """Counted for PEFT with checkpointing: 96 forward, 218 backward."""
 PEFT_HOST_SECONDS_A_LAYER = 0.339 / 32
@@ -103,14 +105,14 @@ def fast_seconds(
     forward, backward = _fast_copies(widths)
     copies = widths.layers * (forward * (1 + recomputed) + backward)
     second = recomputed * (
-        1 - widths.hidden * widths.inner / widths.weights
+        1 - widths.hidden * widths.gated / 2 / widths.active_weights
     )  # without the last product, which none reads
     passes = widths.layers * (2 + second)
     dequantised = passes - _cached_passes(widths, shape, second=second / recomputed if recomputed else 0.0)
     dense = widths.weights * (NF4_BYTES + size) if setting.storage.is_dequantised else 0.0
     documents = 0.0 if setting.has_flash or not setting.on_gpu else tokens / max(1.0, rows.mean_tokens)
     return {
-        "products": 2 * passes * widths.weights * tokens / rates.flops,
+        "products": 2 * passes * widths.active_weights * tokens / rates.flops,
         "traffic": copies * size * tokens / rates.bytes,
         "attention": _attention_flops(widths, rows) * (1 + 2.5 + recomputed) * tokens / (rates.flops * ATTENTION_SHARE),
         "scores": 0.0
@@ -119,16 +121,21 @@ def fast_seconds(
         "head": _head_seconds(widths, rows, rates=rates, size=size, products=2) * tokens,
         "weights": passes * widths.weights * size / rates.bytes,
         "dequantise": dequantised * dense / rates.dequantise_bytes,
-        "kernels": FAST_KERNELS_A_LAYER * widths.layers * (1 + recomputed / 3) * rates.kernel_seconds,
+        "kernels": _fast_kernels(widths) * widths.layers * (1 + recomputed / 3) * rates.kernel_seconds,
         "documents": documents * widths.layers * (1 + recomputed / 3) * DOCUMENT_SECONDS,
     }
 
 
-def fast_host_seconds(layers: int, shape: Shape) -> float:
-    """Seconds of the host for one micro-batch of this shape in the fast engine, whatever its tokens."""
+def fast_host_seconds(widths: Widths, shape: Shape) -> float:
+    """Seconds of the host for one micro-batch of this shape in the fast engine, whatever its tokens.
+
+    A mixture's kernels are assumed to take as long each as those of a dense layer.
+    """
     recomputed, cached = shape.checkpointed, shape.cached
-    launches = FAST_KERNELS_A_LAYER * (layers + recomputed / 3)
-    python = layers * FAST_HOST_SECONDS_A_LAYER + recomputed * FAST_CHECKPOINTED_SECONDS - cached * FAST_CACHED_SECONDS
+    times = _fast_kernels(widths) / FAST_KERNELS_A_LAYER
+    launches = FAST_KERNELS_A_LAYER * times * (widths.layers + recomputed / 3)
+    plain = widths.layers * FAST_HOST_SECONDS_A_LAYER + recomputed * FAST_CHECKPOINTED_SECONDS
+    python = plain * times - cached * FAST_CACHED_SECONDS
     return FAST_HOST_FACTOR * (python + launches * DRIVER_SECONDS_A_LAUNCH)
 
 
@@ -163,6 +170,11 @@ def peft_host_seconds(widths: Widths) -> float:
     return (PEFT_HOST_SECONDS_A_LAYER + PEFT_HOST_SECONDS_AN_EXPERT * widths.experts) * widths.layers
 
 
+def _fast_kernels(widths: Widths) -> float:
+    """Of a layer, forward and backward."""
+    return FAST_KERNELS_A_LAYER + FAST_KERNELS_AN_EXPERT * widths.experts
+
+
 def _fast_copies(widths: Widths) -> tuple[float, float]:
     """Elements a token and layer that forward and backward read or write besides the products' own.
 
@@ -170,12 +182,13 @@ def _fast_copies(widths: Widths) -> tuple[float, float]:
     the gate reads two and writes one, the residual is added twice. Backward: B's two products read every gradient, A's
     two read and add to every input, norms are made again (2 h each) and their backward reads two and adds to one, the
     gate's reads three and writes three, rope once more. Dropout adds nothing to it: its masks are made in the kernels
-    that read these, and launches stay as many.
+    that read these, and launches stay as many. A mixture's gates are of all pairs, whose rows are copied to their
+    experts and back: 4 h each in forward, 6 h in backward.
     """
-    h, inner = widths.hidden, widths.inner
+    h, inner = widths.hidden, widths.gated / 2
     rope = 2 * (widths.attended + widths.projected) / 2
-    forward = 4 * h + widths.inputs + 2 * widths.outputs + rope + 3 * inner + 6 * h
-    backward = 2 * widths.outputs + 3 * widths.inputs + 6 * h + 4 * h + 8 * h + 6 * inner + rope
+    forward = 4 * h + widths.inputs + 2 * widths.outputs + rope + 3 * inner + 6 * h + 4 * h * widths.pairs
+    backward = 2 * widths.outputs + 3 * widths.inputs + 6 * h + 4 * h + 8 * h + 6 * inner + rope + 6 * h * widths.pairs
     return forward, backward
 
 

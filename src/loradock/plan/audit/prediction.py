@@ -96,7 +96,7 @@ def _fast(baseline: Context) -> tuple[float, float]:
     if not baseline.on_gpu or baseline.plan.cuda_graphs.value:
         return device, 0.0
     shape = baseline.shape
-    return device, baseline.passes(shape.tokens) * throughput.fast_host_seconds(baseline.model.layers, shape)
+    return device, baseline.passes(shape.tokens) * throughput.fast_host_seconds(baseline.fast_memory.widths, shape)
 
 
 def _peft(baseline: Context) -> tuple[float, float]:

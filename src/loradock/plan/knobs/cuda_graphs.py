@@ -31,7 +31,10 @@ def decide(context: Context) -> Decision[bool]:
     if obstacle := obstacle or _attention_obstacle(context):
         return Decision(name=NAME, value=False, why=obstacle)
     shape = _shape(context)
-    host, gpu = 1e3 * throughput.fast_host_seconds(context.model.layers, shape), 1e3 * _gpu_seconds(context, shape)
+    host, gpu = (
+        1e3 * throughput.fast_host_seconds(context.fast_memory.widths, shape),
+        1e3 * _gpu_seconds(context, shape),
+    )
     times = f"a micro-step is expected to take the host {host:.0f} ms and the GPU {gpu:.0f} ms"
     if host <= MARGIN * gpu:
         return Decision(name=NAME, value=False, why=f"{times}: launches keep ahead")
@@ -49,6 +52,8 @@ def graph_obstacle(context: Context) -> str | None:
         return "only the fast engine has static shapes"
     if not context.on_gpu:
         return "there is no GPU"
+    if context.model.experts:
+        return "a mixture's launches vary with what its routers choose"
     return None
 
 

@@ -5,6 +5,7 @@ real micro-steps; see docs/memory.md. For a token of hidden size h, with a = all
 values, I = the MLP's inner size and r = the ranks of all adapters of a layer, in elements of the compute dtype:
 
     a plain layer keeps      2 h + p + a + 2 I + r, and in float32 two norms' rstd and a log-sum-exp a head
+                             (2 I and r of each of its experts in a mixture, and the router's probabilities)
     a checkpointed one       h, its input; the one that is recomputed is whole for that time
     in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
 
@@ -135,10 +136,10 @@ class FastMemory:
     def kept_by_layer(self, tokens: int) -> int:
         """Bytes that a plain layer keeps from forward to backward."""
         wide = self.widths
-        elements = 2 * wide.hidden + wide.projected + wide.attended + 2 * wide.inner + wide.ranks
+        elements = 2 * wide.hidden + wide.projected + wide.attended + wide.gated + wide.ranks
         if wide.has_out_norms:
             elements += 2 * wide.hidden
-        return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE)))
+        return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE) + wide.router_bytes))
 
     def activations(self, shape: Shape) -> int:
         """Bytes that all layers keep when forward has ended."""
@@ -190,17 +191,33 @@ class FastMemory:
     def _forward(self, tokens: int, *, has_dense: bool) -> int:
         """The MLP half, with its normed input: a projection, or the last product beside what it reads and gives."""
         wide = self.widths
+        if wide.pairs:
+            outputs = max(wide.hidden + wide.gated / wide.pairs / 2, 2 * wide.hidden + wide.hidden / wide.pairs)
+            moment = tokens * wide.pairs * outputs + wide.widest * has_dense
+            return self._hidden(tokens) + int(moment * self.bytes)
         last = (tokens * (wide.hidden + wide.inner) + wide.hidden * wide.inner * has_dense) * self.bytes
         return self._hidden(tokens) + max(wide.widest * self.bytes * has_dense, last)
 
     def _mlp_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The layer's gradient, and that of the gate's product; then that of the half's input."""
         wide = self.widths
+        if wide.pairs:
+            return self._mixture_backward(tokens, has_dense=has_dense)
         product = tokens * wide.inner * self.bytes
         copies = 0 if self.setting.on_gpu else PLAIN_COPIES * (1 if self.bytes == FLOAT else 2)
         down = wide.hidden * wide.inner * self.bytes * has_dense
         first = product + max(down, tokens * wide.inner * FLOAT * copies)
         return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
+
+    def _mixture_backward(self, tokens: int, *, has_dense: bool) -> int:
+        """The same for each pair of token and expert: the gate's product twice, then what its gradient is read from."""
+        wide, dense = self.widths, self.widths.widest * self.bytes * has_dense
+        pairs = tokens * wide.pairs
+        product = pairs * wide.gated / wide.pairs / 2 * self.bytes
+        copies = 0 if self.setting.on_gpu or self.bytes == FLOAT else 2 * product * FLOAT / self.bytes
+        outputs = pairs * wide.hidden * self.bytes
+        moments = (outputs + product + dense, 3 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
+        return int(self._hidden(tokens) + max(moments))
 
     def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""

@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from loradock.catalog.families import BY_DECODER
 from loradock.facts import LinearShape, ModelFacts
-from loradock.plan.memory.base import widest_input
-from loradock.plan.memory.experts import experts_a_layer
+from loradock.plan.memory import experts
+from loradock.plan.memory.base import widest_input, widest_matrix
+
+PROJECTIONS = (".q_proj", ".k_proj", ".v_proj", ".qkv_proj")
+"""How queries, keys and values are called beside a mixture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,9 +20,10 @@ class Widths:
     `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
     of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
     `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
-    token is multiplied with, `experts`: how many it has; `widest`: of the largest group of them
-    with a common input, which is made dense at once: gate and up, as a rule. `has_out_norms`: what goes into a norm
-    after each half is kept, too.
+    token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
+    of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
+    with a common input, which is made dense at once: gate and up, as a rule, or those of one expert. `has_out_norms`:
+    what goes into a norm after each half is kept, too.
     """
 
     layers: int
@@ -34,6 +38,9 @@ class Widths:
     weights: float
     active_weights: float
     experts: float
+    pairs: float
+    gated: float
+    router_bytes: float
     widest: int
     vocabulary: int
     has_out_norms: bool
@@ -56,7 +63,13 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     attended = sum(layer.columns for layer in _ending(model, "o_proj")) * share or float(model.hidden)
     outputs = sum(layer.rows for layer in model.linears) * share
     inner = widest_input(model)
+    gated, widest = 2.0 * inner, 2 * inner * model.hidden
+    if model.experts:
+        dense = sum(layer.rows for layer in model.linears if layer.name.endswith((".gate_proj", ".up_proj")))
+        gated, widest = dense * share + experts.gated_elements(model), widest_matrix(model)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
+    if model.experts:
+        projected = sum(layer.rows for layer in model.linears if layer.name.endswith(PROJECTIONS)) * share or projected
     return Widths(
         layers=model.layers,
         hidden=model.hidden,
@@ -65,12 +78,16 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         inner=inner,
         outputs=outputs,
         capped_heads=model.capped_heads,
-        ranks=sum(layer.own_rank or rank for layer in model.linears if layer.name in targets) * share,
+        ranks=sum(layer.own_rank or rank for layer in model.linears if layer.name in targets) * share
+        + experts.rank_elements(model, rank=rank),
         adapted_inputs=sum(layer.columns for layer in model.linears if layer.name in targets) * share,
         weights=model.reached_parameters * share,
         active_weights=model.active_parameters * share,
-        experts=experts_a_layer(model),
-        widest=int(model.hidden * max(2 * inner, projected)),
+        experts=experts.experts_a_layer(model),
+        pairs=experts.pairs_a_token(model),
+        gated=gated,
+        router_bytes=experts.fast_router_bytes_per_token(model),
+        widest=int(max(widest, model.hidden * projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),
     )

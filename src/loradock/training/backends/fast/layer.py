@@ -2,8 +2,8 @@
 
 For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
 halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
-computed again in backward. A checkpointed layer keeps h, its input. Within the second half, a gated MLP and a mixture of
-experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token.
+computed again in backward. A checkpointed layer keeps h, its input. Within the second half, a gated MLP and a mixture
+of experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token.
 """
 
 from __future__ import annotations
@@ -80,7 +80,10 @@ class Layer:
         mixture: int,
         is_lowest: bool,
     ) -> None:
-        """`index`: of the layer, `mixture`: of those that have experts. `is_lowest`: nothing is trained below, so that the gradient to its input is not asked for."""
+        """`index`: of the layer, `mixture`: of those that have experts.
+
+        `is_lowest`: nothing is trained below, so that the gradient to its input is not asked for.
+        """
         self.parts = parts
         self.qkv, self.output, *of_mlp = (
             LinearGroup(modules, adapters, room, kernels=kernels, first=ADAPTERS_A_GROUP * (4 * index + group))

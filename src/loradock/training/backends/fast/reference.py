@@ -19,7 +19,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 
 from loradock.data.collate import Array
-from loradock.model.experts import forward, layout
+from loradock.model.experts import forward, layout, peft_layers
 from loradock.model.experts.storage import NF4Experts
 
 NOT_LEARNED = -100
@@ -116,6 +116,7 @@ def experts_in_float32(module: Any) -> list[Callable[[], object]]:
     undone: list[Callable[[], object]] = [partial(setattr, module, "config", module.config)]
     module.config = copy(module.config)  # all layers share it
     forward.put_into(module)
+    peft_layers.install()
     for key in layout.keys(module):
         weights = getattr(module, key)
         if isinstance(weights, NF4Experts):
@@ -127,12 +128,12 @@ def experts_in_float32(module: Any) -> list[Callable[[], object]]:
 
 def is_router(module: Any) -> bool:
     """Whether a module that is no layer of torch's has a matrix: in a decoder that is served, a router alone does."""
-    weight = getattr(module, "weight", None)
+    weight = dict(module.named_parameters(recurse=False)).get("weight")  # PEFT's layers show that of their base, too
     is_torchs = isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
-    return isinstance(weight, torch.nn.Parameter) and weight.dim() == 2 and not is_torchs
+    return weight is not None and weight.dim() == 2 and not is_torchs
 
 
-def router_in_float32(weight: torch.nn.Parameter) -> Callable[[], object]:
+def router_in_float32(weight: Any) -> Callable[[], object]:
     """Let a router's matrix be one of float32; what puts it back."""
     undo = partial(setattr, weight, "data", weight.data)
     weight.data = weight.data.float()

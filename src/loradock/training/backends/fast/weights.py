@@ -12,6 +12,7 @@ from bitsandbytes import functional
 from bitsandbytes.backends.cuda import ops as on_cuda
 from bitsandbytes.nn import Linear4bit
 
+from loradock.catalog.storages import NF4
 from loradock.model.experts.storage import SCALES, NF4Experts
 from loradock.training.backends.fast.families.base import Unfit
 from loradock.training.backends.fast.kernels import launch
@@ -178,7 +179,7 @@ def packed_expert(weights: NF4Experts, expert: int) -> Packed:
         scales=expanded(state),
         shape=weights.shape[1:],
         blocksize=SCALES.block,
-        quant_type=state.quant_type,
+        quant_type=NF4.name,
     )
 
 

@@ -27,7 +27,8 @@ class Dense:
 
     def __init__(self, gate_up: LinearGroup, down: LinearGroup, *, activation: Activation, kernels: Kernels) -> None:
         self.gate_up, self.down = gate_up, down
-        self.activation, self.kernels = activation, kernels
+        self.activation: Activation = activation
+        self.kernels = kernels
 
     def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, DenseKept]:
         """See `base.Mlp`."""

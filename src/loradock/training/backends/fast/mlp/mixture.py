@@ -1,8 +1,8 @@
 """A mixture of experts: the sum over each token's experts, y_t = sum_k w_tk down(act(gate(x_t)) * up(x_t)) of expert k.
 
-Pairs of token and expert lie sorted by expert, so that each matrix is dense once a pass, for its own tokens. Gate, weights
-and sums are of all pairs at once. No token is dropped, and an expert without one is not computed. The gradient of w_tk is
-the product of dy_t with the expert's output, which is not kept: it equals that of d(act * up), unweighted, with act * up.
+Pairs of token and expert lie sorted by expert, so that each matrix is dense once a pass, for its own tokens. Gate,
+weights and sums are of all pairs at once. No token is dropped, and an expert without one is not computed. The gradient
+of w_tk is dy_t times the expert's output, which is not kept: it equals that of act * up, unweighted, times act * up.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.batch import Tokens
 from loradock.training.backends.fast.families.base import MixtureParts, Unfit
 from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.linear import LinearGroup, is_adapted
 from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
 from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
@@ -57,13 +58,15 @@ class Mixture:
         )
         self.count = experts.num_experts
         self.router, self.balance, self.index = Router(parts), balance, index
-        self.activation, self.kernels = parts.activation, kernels
+        self.activation: Activation = parts.activation
+        self.kernels = kernels
 
     def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
         """See `base.Mlp`."""
         routed, pairs, gate_up, h, product = self._inner(normed)
         self.balance.add(routed, layer=self.index)
         y, h_down = self.down.forward(product, pairs)
+        del product
         y.mul_(sorted_weights(routed, pairs, y.dtype))
         return pairs.summed(y), MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
 

@@ -3,8 +3,8 @@
     p = softmax(x W^T) in float32,   w = the K largest p, divided by their sum where the model does so
 
 The choice itself has no gradient. `Balance` adds the load-balancing loss (Fedus et al. 2021, equations 4 to 6), one sum
-over the tokens of all layers: with f_e the pairs of expert e and P_e the sum of its p, each over N, the number of tokens
-times layers, it is E sum_e f_e P_e. So its gradient to every p_e is E f_e / N, which is known once forward has ended.
+over the tokens of all layers: with f_e the pairs of expert e and P_e the sum of its p, each over N, the number of
+tokens times layers, it is E sum_e f_e P_e. So its gradient to every p_e is E f_e / N, known once forward has ended.
 """
 
 from __future__ import annotations
@@ -99,8 +99,7 @@ class Router:
 
     def forward(self, x: torch.Tensor) -> Routed:
         """x [T, hidden]; the logits are rounded to its dtype, as transformers' are."""
-        logits = linear(x, self.weight.to(x.dtype))
-        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        probabilities = torch.softmax(linear(x, self.weight.to(x.dtype)), dim=-1, dtype=torch.float32)
         weights, chosen = probabilities.topk(self.chosen, dim=-1)
         if self.is_normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
