@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 import torch
 from jobs import job_of, loop_of
 
+from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.expert_load import metrics, real_slots
 from loradock.training.job import Job
 from loradock.training.passes import MicroStep
@@ -31,7 +33,9 @@ def counted(job: Job) -> list[list[int]]:
         backend.forward_backward(batch, scale=1.0, at=MicroStep(step=0, index=index, count=len(batches)))
         backend.loss_sum(batch)
         backend.score(batch, at=None, keeps=False)
-        backend.forward_backward(job.objective.idle(batch), scale=0.0, at=MicroStep(step=0, index=0, count=1))
+        is_flat = isinstance(batch, FlatBatch)
+        idle = replace(batch, weights=torch.zeros_like(batch.weights)) if is_flat else job.objective.idle(batch)
+        backend.forward_backward(idle, scale=0.0, at=MicroStep(step=0, index=0, count=1))
     return [each.tolist() for each in backend.expert_load.counts]
 
 
@@ -47,12 +51,13 @@ def chosen(job: Job) -> list[list[int]]:
     return counts.tolist()
 
 
-@pytest.mark.parametrize("how", ["padded", "packed", "recomputed"])
+@pytest.mark.parametrize("how", ["padded", "packed", "recomputed", "fast", "fast and recomputed"])
 def test_each_token_is_counted_once_with_its_experts(how: str, mixture: Path, rows: Path, tmp_path: Path) -> None:
     settings = (
+        f"engine={'fast' if 'fast' in how else 'peft'}",
         f"train.micro_batch={4 if how == 'padded' else 2}",
-        f"train.packing={str(how == 'packed').lower()}",
-        f"train.checkpointing={str(how == 'recomputed').lower()}",
+        f"train.packing={str(how not in ('padded', 'recomputed')).lower()}",
+        f"train.checkpointing={str('recomputed' in how).lower()}",
         "model.compute_dtype=float32",
     )
     job = job_of(tmp_path, *settings, model=mixture, data=rows)

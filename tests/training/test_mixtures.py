@@ -1,9 +1,13 @@
-"""Mixtures of experts in NF4 with adapters on the experts, against plain PEFT on transformers' class in float64."""
+"""Mixtures of experts in NF4 with adapters on the experts, against plain PEFT on transformers' class in float64.
+
+By the peft engine, and by the fast one where it has the family.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +23,20 @@ from transformers import AutoModelForCausalLM
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from whole_runs import Silent, adapter_bytes, losses, train
 
+from loradock.catalog.families import FAMILIES
 from loradock.errors import ModelError
 from loradock.model.experts import forward, loading, peft_layers
 from loradock.model.experts.storage import NF4Experts
 from loradock.training.job import Job
+from loradock.training.objectives.supervised import balancing_of
 from loradock.training.passes import MicroStep
 
 EXPERTS = "lora.targets=[all-linear,experts]"
 RUN = ("train.max_steps=20", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2", "checkpoints.every=10")
-ONE_PASS = ("train.micro_batch=8", "train.packing=false", "train.checkpointing=false", "model.compute_dtype=float32")
+ONE_PASS = ("train.micro_batch=8", "train.checkpointing=false", "model.compute_dtype=float32")
+
+FAST = tuple(kind for kind in mixtures.KINDS if kind in {family.model_type for family in FAMILIES})
+"""The kinds that the fast engine computes."""
 
 FACTORS, PRODUCT = peft_layers.factors, forward.product
 
@@ -45,9 +54,10 @@ def mixture(tmp_path_factory: pytest.TempPathFactory) -> Mixture:
     return make
 
 
-def passed(job: Job) -> tuple[float, dict[str, torch.Tensor], list[dict[str, torch.Tensor]]]:
-    """Loss and gradients of the first step, and its inputs."""
-    backend = loop_of(job).backend
+def passed(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
+    """Loss and gradients of the first step."""
+    backend: Any = loop_of(job).backend
+    backend.begin_step()
     step = job.steps[0]
     batches = [backend.tensors(batch)[0] for batch in step.micro_batches]
     loss = sum(
@@ -58,7 +68,11 @@ def passed(job: Job) -> tuple[float, dict[str, torch.Tensor], list[dict[str, tor
         )
         for index, batch in enumerate(batches)
     )
-    return loss, gradients(job.model), batches
+    if job.plan.engine.value == "peft":
+        return loss, gradients(job.model)
+    flat = backend.model.adapters
+    named = [(name, each) for name, each in job.model.named_parameters() if each.requires_grad]
+    return loss, {name: flat.view(flat.gradient, [each], each.shape) for name, each in named}
 
 
 def dense(model: Any) -> dict[str, torch.Tensor]:
@@ -87,23 +101,33 @@ def twin_of(job: Job, base: Path, place: Path) -> Any:
     return PeftModel.from_pretrained(plain, place, is_trainable=True, autocast_adapter_dtype=False).double()
 
 
-def assert_equal_to_twin(kind: str, mixture: Mixture, rows: Path, place: Path) -> None:
-    job = job_of(place, EXPERTS, *ONE_PASS, model=mixture(kind), data=rows)
-    loss, found, (inputs,) = passed(job)
+def padded(job: Job) -> dict[str, torch.Tensor]:
+    """The first step as a model's own inputs."""
+    (batch,) = job.steps[0].micro_batches
+    return job.objective.tensors(
+        replace(batch, is_packed=False), pad_token_id=job.tokenizer.pad_token_id, pad_to_multiple=1
+    )[0]
+
+
+def assert_equal_to_twin(engine: str, kind: str, mixture: Mixture, rows: Path, place: Path) -> None:
+    packing = f"train.packing={str(engine == 'fast').lower()}"
+    job = job_of(place, f"engine={engine}", EXPERTS, *ONE_PASS, packing, model=mixture(kind), data=rows)
+    loss, found = passed(job)
     twin = twin_of(job, mixture(kind), place / "adapter")
-    objective: Any = job.objective
-    out = twin(**inputs, output_router_logits=True) if objective.balancing else twin(**inputs)
+    out = twin(**padded(job), output_router_logits=True) if balancing_of(twin) else twin(**padded(job))
     out.loss.backward()
     assert loss == pytest.approx(out.loss.item(), rel=1e-5)
     assert any(".experts." in name for name in found)
     assert_close(found, {name: gradient.float() for name, gradient in gradients(twin).items()})
 
 
-@pytest.mark.parametrize("kind", mixtures.KINDS)
+@pytest.mark.parametrize(
+    ("engine", "kind"), [*(("peft", kind) for kind in mixtures.KINDS), *(("fast", kind) for kind in FAST)]
+)
 def test_loss_and_gradients_are_those_of_plain_peft_in_float64(
-    kind: str, mixture: Mixture, rows: Path, tmp_path: Path
+    engine: str, kind: str, mixture: Mixture, rows: Path, tmp_path: Path
 ) -> None:
-    assert_equal_to_twin(kind, mixture, rows, tmp_path)
+    assert_equal_to_twin(engine, kind, mixture, rows, tmp_path)
 
 
 def shifted(wrapper: Any, adapter: str) -> forward.Factors:
@@ -122,7 +146,7 @@ def test_an_adapter_on_the_wrong_expert_and_a_lost_bias_differ_from_it(
         with monkeypatch.context() as patch:
             patch.setattr(at, name, wrong)
             with pytest.raises(AssertionError):
-                assert_equal_to_twin("gpt_oss", mixture, rows, tmp_path)
+                assert_equal_to_twin("peft", "gpt_oss", mixture, rows, tmp_path)
 
 
 def loads(run: Any) -> list[tuple[float, ...]]:
@@ -130,23 +154,24 @@ def loads(run: Any) -> list[tuple[float, ...]]:
     return [tuple(line[name] for name in names) for line in run.metrics]
 
 
+@pytest.mark.parametrize(("kind", "engine"), [("qwen3_moe", "fast"), ("gpt_oss", "peft")])
 def test_twenty_steps_fall_and_a_resume_and_a_recomputation_give_the_same_bits(
-    mixture: Mixture, rows: Path, tmp_path: Path
+    kind: str, engine: str, mixture: Mixture, rows: Path, tmp_path: Path
 ) -> None:
     view = Silent()
-    whole = train(tmp_path / "whole", *RUN, EXPERTS, model=mixture("qwen3_moe"), data=rows, view=view)
+    whole = train(tmp_path / "whole", *RUN, EXPERTS, model=mixture(kind), data=rows, view=view)
     assert losses(whole)[-1] < losses(whole)[0] - 0.5
     covered = whole.record["coverage"]
     assert covered["missed_weights"] <= 0.01 * (covered["quantised_weights"] + covered["missed_weights"])
     (plan,) = view.plans
-    assert plan.engine.value == "peft"
+    assert plan.engine.value == engine
     cut = copy_tree(whole.directory, tmp_path / "cut")
     shutil.rmtree(cut / "checkpoints" / "checkpoint-20")
     shutil.rmtree(cut / "adapter")
-    again = train(cut, *RUN, EXPERTS, model=mixture("qwen3_moe"), data=rows)
+    again = train(cut, *RUN, EXPERTS, model=mixture(kind), data=rows)
     assert again.record["resumed_from"] == "checkpoint-10"
     settings = (*RUN, EXPERTS, "train.checkpointing=true")
-    recomputed = train(tmp_path / "recomputed", *settings, model=mixture("qwen3_moe"), data=rows)
+    recomputed = train(tmp_path / "recomputed", *settings, model=mixture(kind), data=rows)
     for other in (again, recomputed):
         assert losses(other) == losses(whole)
         assert loads(other) == loads(whole)
@@ -162,7 +187,10 @@ def test_experts_that_stay_in_16_bit_are_refused(
         job_of(tmp_path, *ONE_PASS, model=mixture("qwen3_moe"), data=rows)
 
 
-def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(mixture: Mixture, tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["fast", "peft"])
+def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(
+    engine: str, mixture: Mixture, tmp_path: Path
+) -> None:
     """Eight times one row: as one batch, and as eight."""
     data = tmp_path / "rows.jsonl"
     data.write_text(
@@ -170,11 +198,11 @@ def test_the_balancing_loss_of_a_step_is_a_mean_over_its_micro_batches(mixture: 
     )
     found = []
     for size in (8, 1):
-        settings = (EXPERTS, "train.packing=false", f"train.micro_batch={size}")
+        packing = f"train.packing={str(engine == 'fast').lower()}"
+        settings = (EXPERTS, packing, f"train.micro_batch={size}", f"engine={engine}")
         job = job_of(tmp_path, *settings, model=mixture("mixtral"), data=data)
-        objective: Any = job.objective
-        objective.balancing = 1.0
-        found.append(passed(job)[:2])
+        job.model.config.router_aux_loss_coef = 1.0
+        found.append(passed(job))
     assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
     assert_close(found[0][1], found[1][1])
 

@@ -21,7 +21,7 @@ real = Layer.__init__
 def init(self, *arguments, index, **more):
     real(self, *arguments, index=index, **more)
     if index == 1 and os.environ.get("RANK", "{rank}") == "{rank}":
-        self.down.adapters = [replace(each, scale=each.scale * 1.01) for each in self.down.adapters]
+        self.mlp.down.adapters = [replace(each, scale=each.scale * 1.01) for each in self.mlp.down.adapters]
 Layer.__init__ = init
 """
 SETTINGS = ("train.max_steps=2", "checkpoints.every=2")

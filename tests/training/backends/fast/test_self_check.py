@@ -108,10 +108,15 @@ def test_a_model_as_far_from_float32_as_peft_is_passes_however_far_that_is(tmp_p
     assert found.rounded.gradient > 0.1
 
 
+def group_of(model: Any, name: str) -> Any:
+    layer = model.layers[1]
+    return getattr(layer if hasattr(layer, name) else layer.mlp, name)
+
+
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
-    wrong = getattr(model.layers[1], group)
+    wrong = group_of(model, group)
     wrong.adapters = [replace(each, scale=each.scale * 1.01) for each in wrong.adapters]
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         self_check.check(model, in_each)
@@ -120,7 +125,7 @@ def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str,
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_an_adapter_that_is_dropped_from_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
-    wrong = getattr(model.layers[1], group)
+    wrong = group_of(model, group)
     wrong.adapters = [*wrong.adapters[:-1], replace(wrong.adapters[-1], scale=0.0)]
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         self_check.check(model, in_each)

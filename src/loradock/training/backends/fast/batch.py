@@ -146,7 +146,7 @@ def flatten(
     `longest` bounds the length of a document; what fills up is cut into documents of at most that length. On the device
     empty documents fill their number up to a multiple of `documents_multiple`.
     """
-    shape = {"longest": longest, "multiple": multiple, "more": documents_multiple}
+    shape: dict[str, Any] = {"longest": longest, "multiple": multiple, "more": documents_multiple}
     shape |= {"has_dropout": has_dropout, "has_experts": has_experts}
     shared = common_lengths(micro_batch) if micro_batch.shares_prompts else None
     laid = laid_out(micro_batch, pad_token_id, **shape, saved=0 if shared is None else int(shared.sum()))
@@ -243,7 +243,7 @@ def flatten_pooled(
 
     `pools_all`: the instruction before a text counts, too.
     """
-    shape = {"longest": longest, "multiple": multiple, "is_causal": is_causal}
+    shape: dict[str, Any] = {"longest": longest, "multiple": multiple, "is_causal": is_causal}
     shape |= {"has_dropout": has_dropout, "has_experts": has_experts}
     laid = laid_out(micro_batch, pad_token_id, **shape)
     masks = torch.from_numpy(np.concatenate([mask for _, mask in micro_batch.samples()])) | pools_all

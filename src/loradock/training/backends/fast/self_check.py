@@ -79,10 +79,13 @@ DENSE = Limits(
 """In float32 sums in another order are all that may differ."""
 ROUTED = Limits(
     leak=1e-3,
-    exact=Distance(loss=1e-4, gradient=3e-3, adapter=3e-2),
+    exact=DENSE.exact,
     rounded=Distance(loss=2e-2, gradient=6e-2, adapter=3e-1),
 )
-"""Of a mixture: where two experts of a token are nearly equal, rounding decides between them, and moves it whole."""
+"""Of a mixture: where two experts of a token are nearly equal, rounding decides between them, and moves it whole. In
+float32 the fast engine takes the experts that PEFT chose, so that the limits are those of a dense model."""
+MOST_OTHERS = 1e-2
+"""Of the choices of routers in float32, those that PEFT does not make."""
 OF_PEFTS_OWN = 1.5
 """In another dtype: `rounded` and so many times what PEFT is off by itself."""
 
@@ -91,19 +94,23 @@ OF_PEFTS_OWN = 1.5
 class Differences:
     """What was found. `leak`: how far a document's loss moves with the others' tokens, as a share of it.
 
-    `exact`: the fast engine from PEFT, both in float32. `rounded` and `pefts`: either of them in the run's dtype from
+    `exact`: the fast engine from PEFT, both in float32, where a mixture's routers choose as PEFT's do; `others`: the
+    share of experts that they would not have chosen. `rounded` and `pefts`: either of them in the run's dtype from
     PEFT in float32; None where that is the run's dtype.
     """
 
     leak: float
     exact: Distance
     limits: Limits = DENSE
+    others: float = 0.0
     rounded: Distance | None = None
     pefts: Distance | None = None
 
     @property
     def is_sound(self) -> bool:
         """Whether the fast engine computes what PEFT computes."""
+        if self.others > MOST_OTHERS:
+            return False
         is_exact = self.leak <= self.limits.leak and self.exact.is_within(self.limits.exact)
         if self.rounded is None or self.pefts is None:
             return is_exact
@@ -112,7 +119,8 @@ class Differences:
     def __str__(self) -> str:
         is_alone = self.leak <= self.limits.leak
         leak = "documents do not see one another" if is_alone else f"other documents move a loss by {self.leak:.0e}"
-        text = f"{leak}; relative difference from PEFT in float32: {self.exact}"
+        routers = f"; routers choose {1 - self.others:.2%} of the experts that PEFT's do" if self.others else ""
+        text = f"{leak}{routers}; relative difference from PEFT in float32: {self.exact}"
         if self.rounded is None:
             return text
         return f"{text}; in the compute dtype from float32: {self.rounded} (PEFT itself: {self.pefts})"
@@ -217,18 +225,34 @@ def compared(model: FastModel, job: Job, rows: list[Array], kind: Kind) -> Diffe
     limits = ROUTED if model.has_experts else DENSE
     with model.in_float32() if model.has_experts else nullcontext():  # an expert's tokens share sums, others' too
         leak = moved(model, rows, kind, vocabulary=job.plan.model.vocabulary)
-    pefts = kind.reference(job.model, rows, parameters)
+    with reference.choices(job.model) as chosen:
+        pefts = kind.reference(job.model, rows, parameters)
     if not math.isfinite(pefts[0]):
         raise guards.diverged((job.resume.step if job.resume else 0) + 1, f"the loss of its first rows is {pefts[0]}")
-    ours = kind.computed(model, rows)
     if model.dtype == torch.float32:
-        return Differences(leak=leak, exact=distance(model, job, ours, pefts), limits=limits)
-    with reference.in_float32(job.model):
+        ours, others = as_chosen(model, rows, kind, chosen)
+        return Differences(leak=leak, exact=distance(model, job, ours, pefts), limits=limits, others=others)
+    ours = kind.computed(model, rows)
+    with reference.in_float32(job.model), reference.choices(job.model) as chosen:
         truth = kind.reference(job.model, rows, parameters)
     with model.in_float32():
-        exact = distance(model, job, kind.computed(model, rows), truth)
-    rounded, own = distance(model, job, ours, truth), distance(model, job, pefts, truth)
-    return Differences(leak=leak, exact=exact, limits=limits, rounded=rounded, pefts=own)
+        found, others = as_chosen(model, rows, kind, chosen)
+    exact, rounded, own = (distance(model, job, each, truth) for each in (found, ours, pefts))
+    return Differences(leak=leak, exact=exact, limits=limits, others=others, rounded=rounded, pefts=own)
+
+
+def as_chosen(
+    model: FastModel, rows: list[Array], kind: Kind, chosen: list[torch.Tensor]
+) -> tuple[tuple[float, torch.Tensor], float]:
+    """What the fast engine computes with the experts that PEFT chose, and the share that its own routers would not.
+
+    `chosen`: of each layer with experts, over the rows padded to the longest.
+    """
+    longest = max(map(len, rows))
+    real = torch.cat([torch.arange(longest) < len(row) for row in rows])
+    with model.balance.choosing([each[real.to(each.device)] for each in chosen]) as others:
+        computed = kind.computed(model, rows)
+    return computed, max(others, default=0.0)
 
 
 def moved(model: FastModel, rows: list[Array], kind: Kind, *, vocabulary: int) -> float:

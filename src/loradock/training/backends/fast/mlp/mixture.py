@@ -57,14 +57,14 @@ class Mixture:
             ExpertLinear(getattr(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
         )
         self.count = experts.num_experts
-        self.router, self.balance, self.index = Router(parts), balance, index
+        self.router = Router(parts, balance, layer=index)
         self.activation: Activation = parts.activation
         self.kernels = kernels
 
     def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
         """See `base.Mlp`."""
         routed, pairs, gate_up, h, product = self._inner(normed)
-        self.balance.add(routed, layer=self.index)
+        self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
         del product
         y.mul_(sorted_weights(routed, pairs, y.dtype))
@@ -101,7 +101,7 @@ class Mixture:
             self.gate_up.backward_a(dh, normed().index_select(0, pairs.tokens), pairs)
         dn = pairs.summed(self.gate_up.backward_input(gate_up, dh, pairs))
         by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
-        return self.router.backward_(dn, by_token, routed, self.balance)
+        return self.router.backward_(dn, by_token, routed)
 
     def linears(self) -> tuple[LinearGroup, ...]:
         """See `base.Mlp`."""

@@ -9,7 +9,7 @@ tokens times layers, it is E sum_e f_e P_e. So its gradient to every p_e is E f_
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -34,7 +34,8 @@ class Balance:
     """What the routers of all layers chose in one pass. `coefficient`: of the balancing loss, 0 without it.
 
     `load` counts tokens by expert, where there is one. `gradient` float32 [E]: of the loss to the probabilities of
-    every real token in every layer, from `loss` on.
+    every real token in every layer, from `loss` on. `given` int64 [T, K] by layer: choices of another model, which are
+    made in the place of the routers' own, and `others` the shares of own ones that were none of them.
     """
 
     def __init__(self) -> None:
@@ -42,6 +43,17 @@ class Balance:
         self.load: ExpertLoad | None = None
         self.sums: Sums | None = None
         self.gradient: torch.Tensor | None = None
+        self.given: Sequence[torch.Tensor] = ()
+        self.others: list[float] = []
+
+    @contextmanager
+    def choosing(self, given: Sequence[torch.Tensor]) -> Iterator[list[float]]:
+        """Inside, the routers choose as given: no draw is decided otherwise. Gives the shares that were not theirs."""
+        self.given, self.others = given, []
+        try:
+            yield self.others
+        finally:
+            self.given = ()
 
     @contextmanager
     def over(self, batch: Tokens) -> Iterator[None]:
@@ -58,6 +70,14 @@ class Balance:
             self.load.add(layer, routed.chosen)
         if self.sums is not None:
             self.sums.add(routed)
+
+    def chosen(self, own: torch.Tensor, *, layer: int) -> torch.Tensor:
+        """The experts that are taken where a layer's router chose these, int64 [T, K]."""
+        if not self.given:
+            return own
+        given = self.given[layer]
+        self.others.append(float((own.sort(dim=-1).values != given.sort(dim=-1).values).float().mean()))
+        return given
 
     def loss(self, weight: torch.Tensor) -> torch.Tensor | None:
         """`weight` times the coefficient times the loss of what was added; None where there is none."""
@@ -91,27 +111,33 @@ class Sums:
 
 
 class Router:
-    """One layer's; `weight` [E, hidden], without adapter."""
+    """One layer's; `weight` [E, hidden], without adapter. `layer`: its number among those with experts."""
 
-    def __init__(self, parts: MixtureParts) -> None:
+    def __init__(self, parts: MixtureParts, balance: Balance, *, layer: int) -> None:
         self.weight = parts.router
+        self.balance, self.layer = balance, layer
         self.chosen, self.is_normalised = parts.chosen, parts.is_normalised
 
     def forward(self, x: torch.Tensor) -> Routed:
         """x [T, hidden]; the logits are rounded to its dtype, as transformers' are."""
         probabilities = torch.softmax(linear(x, self.weight.to(x.dtype)), dim=-1, dtype=torch.float32)
-        weights, chosen = probabilities.topk(self.chosen, dim=-1)
+        chosen = self.balance.chosen(probabilities.topk(self.chosen, dim=-1).indices, layer=self.layer)
+        weights = probabilities.gather(1, chosen)
         if self.is_normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
         return Routed(probabilities=probabilities, chosen=chosen, weights=weights)
 
-    def backward_(self, dx: torch.Tensor, dweights: torch.Tensor, routed: Routed, balance: Balance) -> torch.Tensor:
+    def count(self, routed: Routed) -> None:
+        """Add what was chosen to what is counted of the pass."""
+        self.balance.add(routed, layer=self.layer)
+
+    def backward_(self, dx: torch.Tensor, dweights: torch.Tensor, routed: Routed) -> torch.Tensor:
         """Add the gradient through weights and balancing loss to dx [T, hidden]; dweights float32 [T, K]."""
         p, weights = routed.probabilities, routed.weights
         if self.is_normalised:
             total = p.gather(1, routed.chosen).sum(dim=-1, keepdim=True)
             dweights = (dweights - (dweights * weights).sum(dim=-1, keepdim=True)) / total
         dp = torch.zeros_like(p).scatter_(1, routed.chosen, dweights)
-        balance.add_gradient_(dp)
+        self.balance.add_gradient_(dp)
         dlogits = p * (dp - (dp * p).sum(dim=-1, keepdim=True))
         return dx.addmm_(dlogits.to(dx.dtype), self.weight.to(dx.dtype))

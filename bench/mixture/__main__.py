@@ -1,0 +1,110 @@
+"""A mixture of experts by the fast engine and by PEFT: `python -m bench.mixture`, in the repository's root.
+
+    .venv/bin/python -m bench.mixture        Qwen3-MoE's class: 4 layers of 512, 16 experts of 256, 4 of them for a token
+
+The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
+turned from round to round. What counts are tokens for a CPU second of the process, in the median of the steps after the
+first ones; the ratio is of rounds, with a 95 % interval. The losses of both engines are compared.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import random
+import statistics
+import tempfile
+import warnings
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+from bench.floor.machine import described
+from bench.monitoring.runs import WARMUP_STEPS, WORDS, Subject, trained
+
+ENGINES = ("fast", "peft")
+ROWS = 64
+
+
+def main() -> None:
+    """Measure and print."""
+    from loradock.env_check.paired_ratio import ratio
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=WARMUP_STEPS + 6, help="of each run")
+    parser.add_argument("--samples", type=int, default=8, help="rows of a step")
+    parser.add_argument("--words", type=int, default=96, help="of a row")
+    parser.add_argument("--hidden", type=int, default=512)
+    parser.add_argument("--experts", type=int, default=16)
+    parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of both engines")
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    with tempfile.TemporaryDirectory() as folder:
+        subject = made(Path(folder), options)
+        rates: list[dict[str, float]] = []
+        for number in range(options.rounds):
+            order = ENGINES if number % 2 else ENGINES[::-1]
+            runs = {engine: speed(subject, f"engine={engine}", *settings(options)) for engine in order}
+            rates.append({engine: rate for engine, (rate, _) in runs.items()})
+            moved = max(abs(a - b) for a, b in zip(*(losses for _, losses in runs.values()), strict=True))
+            print({engine: round(rate) for engine, rate in rates[-1].items()}, f"losses within {moved:.0e}", flush=True)
+    over = ratio([math.log(each["fast"] / each["peft"]) for each in rates])
+    ends = "" if over.low is None or over.high is None else f" ({over.low:.2f} .. {over.high:.2f})"
+    means = {engine: statistics.mean(each[engine] for each in rates) for engine in ENGINES}
+    print(
+        f"{described()['device']}, hidden {options.hidden}, {options.experts} experts, {options.samples} rows of "
+        f"{options.words} words a step: {means['fast']:.0f} tokens a CPU second against {means['peft']:.0f} of PEFT, "
+        f"{over.value:.2f} times{ends}"
+    )
+
+
+def settings(options: Any) -> list[str]:
+    """Those of the command."""
+    return [f"train.global_batch={options.samples}", "lora.targets=[all-linear,experts]", *options.set]
+
+
+def speed(subject: Subject, *more: str) -> tuple[float, list[float]]:
+    """Tokens for a CPU second in the median step after the first ones of a run, and the losses of all steps."""
+    lines, ends = trained(subject, *more)
+    steps = [line for line in lines if "loss" in line]
+    rates = [line["tokens"] / (end - start) for line, (start, end) in zip(steps[1:], pairwise(ends), strict=True)]
+    return statistics.median(rates[WARMUP_STEPS - 1 :]), [line["loss"] for line in steps]
+
+
+def made(folder: Path, options: Any) -> Subject:
+    """The model and rows that it trains on."""
+    import torch
+    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    from loradock import demo
+
+    tokenizer = AutoTokenizer.from_pretrained(Path(demo.__file__).parent / "base")
+    torch.manual_seed(0)
+    config = Qwen3MoeConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=options.hidden,
+        num_hidden_layers=4,
+        num_attention_heads=8,
+        num_key_value_heads=2,
+        head_dim=64,
+        num_experts=options.experts,
+        num_experts_per_tok=4,
+        moe_intermediate_size=options.hidden // 2,
+        norm_topk_prob=True,
+        max_position_embeddings=1024,
+    )
+    Qwen3MoeForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+    draw = random.Random(0)
+    rows = [{"instruction": "Repeat.", "output": " ".join(draw.choices(WORDS, k=options.words))} for _ in range(ROWS)]
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Subject(folder=folder, steps=options.steps, model=folder / "model")
+
+
+if __name__ == "__main__":
+    main()
