@@ -1,6 +1,6 @@
 """A mixture of experts by the fast engine and by PEFT: `python -m bench.mixture`, in the repository's root.
 
-    .venv/bin/python -m bench.mixture        Qwen3-MoE's class: 4 layers of 512, 16 experts of 256, 4 of them for a token
+    .venv/bin/python -m bench.mixture       Qwen3-MoE: 4 layers of 512, 16 experts of 256 each, 4 of them for a token
 
 The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
 turned from round to round. What counts are tokens for a CPU second of the process, in the median of the steps after the
@@ -91,7 +91,6 @@ def made(folder: Path, options: Any) -> Subject:
         num_hidden_layers=4,
         num_attention_heads=8,
         num_key_value_heads=2,
-        head_dim=64,
         num_experts=options.experts,
         num_experts_per_tok=4,
         moe_intermediate_size=options.hidden // 2,

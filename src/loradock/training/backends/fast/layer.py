@@ -111,8 +111,8 @@ class Layer:
         if self.parts.mlp_out_norm is not None:
             _, mlp = self._mlp_forward(y, batch)
             return attention, mlp
-        normed, rstd = self._norm(y, self.parts.mlp_norm)
-        inner = self.mlp.recompute(normed, batch)
+        rstd, begun = self._mlp_first(y, batch)
+        inner = self.mlp.kept(begun, batch)
         return attention, MlpKept(x=y, rstd=rstd, inner=inner, unnormed=None, out_rstd=None)
 
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
@@ -201,13 +201,19 @@ class Layer:
 
     def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
-        normed, rstd = self._norm(x, parts.mlp_norm)
-        y, inner = self.mlp.forward(normed, batch)
+        rstd, begun = self._mlp_first(x, batch)
+        y, inner = self.mlp.second(begun, batch)
+        del begun
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
             unnormed = y
             y, out_rstd = self._norm(y, parts.mlp_out_norm)
         return y.add_(x), MlpKept(x=x, rstd=rstd, inner=inner, unnormed=unnormed, out_rstd=out_rstd)
+
+    def _mlp_first(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, Any]:
+        """The norm's rstd, and what the half makes of the normed input, which goes."""
+        normed, rstd = self._norm(x, self.parts.mlp_norm)
+        return rstd, self.mlp.first(normed, batch)
 
     def _mlp_backward(self, dz: torch.Tensor, kept: MlpKept, batch: Tokens) -> torch.Tensor:
         parts, norm = self.parts, self.parts.mlp_norm

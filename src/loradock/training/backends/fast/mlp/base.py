@@ -25,14 +25,21 @@ class Frozen(Protocol):
 
 
 class Mlp(Protocol):
-    """One implementation; what it keeps from forward to backward is a value of its own, which only it reads."""
+    """One implementation; what it hands over, and keeps from forward to backward, are values that only it reads.
 
-    def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, Any]:
-        """normed [T, hidden] -> [T, hidden], and what backward needs."""
+    The forward comes in two parts, so that its input goes before the last product's output comes.
+    """
+
+    def first(self, normed: torch.Tensor, batch: Tokens) -> Any:
+        """Of the normed input [T, hidden] what the last product reads, and more."""
         ...
 
-    def recompute(self, normed: torch.Tensor, batch: Tokens) -> Any:
-        """What backward needs, alone and again; the last product, which it does not read, is left out."""
+    def second(self, begun: Any, batch: Tokens) -> tuple[torch.Tensor, Any]:
+        """The output [T, hidden], and what backward needs."""
+        ...
+
+    def kept(self, begun: Any, batch: Tokens) -> Any:
+        """What backward needs, alone: the last product, which it does not read, is left out."""
         ...
 
     def backward(self, dy: torch.Tensor, kept: Any, normed: Callable[[], torch.Tensor], batch: Tokens) -> torch.Tensor:

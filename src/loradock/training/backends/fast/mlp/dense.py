@@ -12,6 +12,9 @@ from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.linear import LinearGroup
 
+Begun = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]
+"""The adapters' h, gate and up, and what the last product reads."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class DenseKept:
@@ -30,15 +33,21 @@ class Dense:
         self.activation: Activation = activation
         self.kernels = kernels
 
-    def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, DenseKept]:
+    def first(self, normed: torch.Tensor, batch: Tokens) -> Begun:
         """See `base.Mlp`."""
-        h, gate_up, product = self._inner(normed, batch)
+        gate_up, h = self.gate_up.forward(normed, keys=batch.keys)
+        gate, up = gate_up.chunk(2, dim=1)
+        return h, gate_up, self.kernels.gate(gate, up, self.activation)
+
+    def second(self, begun: Begun, batch: Tokens) -> tuple[torch.Tensor, DenseKept]:
+        """See `base.Mlp`."""
+        h, gate_up, product = begun
         y, h_down = self.down.forward(product, keys=batch.keys)
         return y, DenseKept(h=h, gate_up=gate_up, h_down=h_down)
 
-    def recompute(self, normed: torch.Tensor, batch: Tokens) -> DenseKept:
+    def kept(self, begun: Begun, batch: Tokens) -> DenseKept:
         """See `base.Mlp`."""
-        h, gate_up, product = self._inner(normed, batch)
+        h, gate_up, product = begun
         return DenseKept(h=h, gate_up=gate_up, h_down=self.down.down(product, keys=batch.keys))
 
     def backward(
@@ -63,9 +72,3 @@ class Dense:
     def frozen(self) -> tuple[LinearGroup, ...]:
         """See `base.Mlp`."""
         return self.linears()
-
-    def _inner(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]:
-        """The adapters' h, gate and up, and what the last product reads."""
-        gate_up, h = self.gate_up.forward(normed, keys=batch.keys)
-        gate, up = gate_up.chunk(2, dim=1)
-        return h, gate_up, self.kernels.gate(gate, up, self.activation)

@@ -25,6 +25,9 @@ from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
 from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
 from loradock.training.backends.fast.weights import DenseRoom
 
+Begun = tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]
+"""What the router said, the pairs, gate and up, the adapters' h, and what the last product reads."""
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureKept:
@@ -61,18 +64,25 @@ class Mixture:
         self.activation: Activation = parts.activation
         self.kernels = kernels
 
-    def forward(self, normed: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
+    def first(self, normed: torch.Tensor, batch: Tokens) -> Begun:
         """See `base.Mlp`."""
-        routed, pairs, gate_up, h, product = self._inner(normed)
+        routed = self.router.forward(normed)
+        pairs = Pairs.of(routed.chosen, experts=self.count)
+        gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
+        gate, up = gate_up.chunk(2, dim=1)
+        return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation)
+
+    def second(self, begun: Begun, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
+        """See `base.Mlp`. What the router chose is counted."""
+        routed, pairs, gate_up, h, product = begun
         self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
-        del product
         y.mul_(sorted_weights(routed, pairs, y.dtype))
         return pairs.summed(y), MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
 
-    def recompute(self, normed: torch.Tensor, batch: Tokens) -> MixtureKept:
-        """See `base.Mlp`. What the router chooses again is not counted."""
-        routed, pairs, gate_up, h, product = self._inner(normed)
+    def kept(self, begun: Begun, batch: Tokens) -> MixtureKept:
+        """See `base.Mlp`. What the router chose is not counted again."""
+        routed, pairs, gate_up, h, product = begun
         h_down = self.down.down(product, pairs)
         return MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
 
@@ -110,14 +120,6 @@ class Mixture:
     def frozen(self) -> tuple[ExpertLinear, ...]:
         """See `base.Mlp`."""
         return self.gate_up, self.down
-
-    def _inner(self, normed: torch.Tensor) -> tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]:
-        """What the router said, the pairs, gate and up, the adapters' h, and what the last product reads."""
-        routed = self.router.forward(normed)
-        pairs = Pairs.of(routed.chosen, experts=self.count)
-        gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
-        gate, up = gate_up.chunk(2, dim=1)
-        return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation)
 
 
 def sorted_weights(routed: Routed, pairs: Pairs, dtype: torch.dtype) -> torch.Tensor:
