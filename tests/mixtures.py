@@ -9,6 +9,8 @@ import torch
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
+from loradock.catalog.families import FAMILIES
+
 COMMON = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -27,6 +29,9 @@ KINDS: dict[str, dict[str, Any]] = {
     "glm4_moe": {"n_routed_experts": 4, "moe_intermediate_size": 64, "first_k_dense_replace": 1},
     "granitemoe": {"num_local_experts": 4},
 }
+
+FAST = tuple(kind for kind in KINDS if kind in {family.model_type for family in FAMILIES})
+"""The kinds that the fast engine computes."""
 
 
 def make(directory: Path, kind: str, *, seed: int = 0, **settings: Any) -> Path:

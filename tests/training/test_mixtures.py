@@ -23,7 +23,6 @@ from transformers import AutoModelForCausalLM
 from transformers.quantizers.quantizer_bnb_4bit import Bnb4BitHfQuantizer
 from whole_runs import Silent, adapter_bytes, losses, train
 
-from loradock.catalog.families import FAMILIES
 from loradock.errors import ModelError
 from loradock.model.experts import forward, loading, peft_layers
 from loradock.model.experts.storage import NF4Experts
@@ -34,9 +33,6 @@ from loradock.training.passes import MicroStep
 EXPERTS = "lora.targets=[all-linear,experts]"
 RUN = ("train.max_steps=20", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2", "checkpoints.every=10")
 ONE_PASS = ("train.micro_batch=8", "train.checkpointing=false", "model.compute_dtype=float32")
-
-FAST = tuple(kind for kind in mixtures.KINDS if kind in {family.model_type for family in FAMILIES})
-"""The kinds that the fast engine computes."""
 
 FACTORS, PRODUCT = peft_layers.factors, forward.product
 
@@ -122,7 +118,7 @@ def assert_equal_to_twin(engine: str, kind: str, mixture: Mixture, rows: Path, p
 
 
 @pytest.mark.parametrize(
-    ("engine", "kind"), [*(("peft", kind) for kind in mixtures.KINDS), *(("fast", kind) for kind in FAST)]
+    ("engine", "kind"), [*(("peft", kind) for kind in mixtures.KINDS), *(("fast", kind) for kind in mixtures.FAST)]
 )
 def test_loss_and_gradients_are_those_of_plain_peft_in_float64(
     engine: str, kind: str, mixture: Mixture, rows: Path, tmp_path: Path
