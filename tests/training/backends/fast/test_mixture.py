@@ -6,14 +6,13 @@ That loss and gradients are those of a float64 twin is in tests/training/test_mi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mixtures
 import pytest
 import torch
-from jobs import assert_close, job_of
+from jobs import job_of
 from safetensors.torch import load_file
 from whole_runs import losses, train
 
@@ -56,7 +55,7 @@ def test_it_passes_and_the_peft_model_is_left_as_it_was(
 def scaled(model: FastModel) -> None:
     """An adapter on experts is off by one per cent."""
     wrong: Any = model.layers[1].mlp.frozen()[1]
-    wrong.adapters = replace(wrong.adapters, scale=wrong.adapters.scale * 1.01)
+    wrong.scale *= 1.01
 
 
 def shifted(model: FastModel) -> None:
@@ -80,8 +79,8 @@ def not_normalised(model: FastModel) -> None:
 def another_router(model: FastModel) -> None:
     """It chooses others, in a layer of which the choice is taken from PEFT."""
     mlp: Any = model.layers[1].mlp
-    given = mlp.router.balance.chosen
-    mlp.router.balance.chosen = lambda own, layer: given((own + 1) % 8, layer=layer)
+    choice = mlp.router.balance.choice
+    mlp.router.balance.choice = lambda experts, layer: choice((experts + 1) % 8, layer=layer)
 
 
 def unbalanced(model: FastModel) -> None:
@@ -112,7 +111,9 @@ def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixtu
     assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=2e-4)
     first, second = (load_file(run.adapter / "adapter_model.safetensors") for run in runs)
     assert any(".experts." in name for name in first)
-    assert_close(first, second, relative=1e-2, absolute=1e-4)  # a tenth of a step's largest move
+    assert first.keys() == second.keys()
+    for name, tensor in first.items():  # AdamW moves an expert that has next to no gradient as far as any other
+        assert (tensor - second[name]).norm() < 1e-2 * tensor.norm(), name
 
 
 def test_an_expert_without_a_token_keeps_its_adapter_still(job: Job) -> None:

@@ -111,8 +111,8 @@ class Layer:
         if self.parts.mlp_out_norm is not None:
             _, mlp = self._mlp_forward(y, batch)
             return attention, mlp
-        rstd, begun = self._mlp_first(y, batch)
-        inner = self.mlp.kept(begun, batch)
+        rstd, halfway = self._mlp_first(y, batch)
+        inner = self.mlp.recomputed(halfway, batch)
         return attention, MlpKept(x=y, rstd=rstd, inner=inner, unnormed=None, out_rstd=None)
 
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
@@ -201,9 +201,9 @@ class Layer:
 
     def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, MlpKept]:
         parts = self.parts
-        rstd, begun = self._mlp_first(x, batch)
-        y, inner = self.mlp.second(begun, batch)
-        del begun
+        rstd, halfway = self._mlp_first(x, batch)
+        y, inner = self.mlp.second(halfway, batch)
+        del halfway
         unnormed, out_rstd = None, None
         if parts.mlp_out_norm is not None:
             unnormed = y

@@ -63,14 +63,14 @@ def loss_and_gradient(
 @contextmanager
 def choices(model: Any) -> Iterator[list[torch.Tensor]]:
     """Inside, the experts that the routers choose are noted: int64 [tokens, K] for each layer of each pass."""
-    found: list[torch.Tensor] = []
+    experts: list[torch.Tensor] = []
 
-    def note(_: Any, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        found.append(named["top_k_index"] if "top_k_index" in named else arguments[1])
+    def note(_: Any, arguments: tuple[Any, ...], options: dict[str, Any]) -> None:
+        experts.append(options["top_k_index"] if "top_k_index" in options else arguments[1])
 
     hooks = [module.register_forward_pre_hook(note, with_kwargs=True) for _, module in layout.modules(model)]
     try:
-        yield found
+        yield experts
     finally:
         for hook in hooks:
             hook.remove()

@@ -80,7 +80,7 @@ DENSE = Limits(
 ROUTED = replace(DENSE, leak=1e-3)
 """Of a mixture, an expert's tokens share sums: where two experts are nearly equal, other documents decide between them,
 and a token moves whole. In what is compared with PEFT the routers choose as PEFT's do."""
-MOST_OTHERS, MOST_ROUNDED_OTHERS = 1e-2, 0.25
+MOST_REROUTED, MOST_ROUNDED_REROUTED = 1e-2, 0.25
 """Of the choices of routers, those that PEFT does not make in float32: by the fast engine in float32, and rounded."""
 OF_PEFTS_OWN = 1.5
 """In another dtype: `rounded` and so many times what PEFT is off by itself."""
@@ -90,7 +90,7 @@ OF_PEFTS_OWN = 1.5
 class Differences:
     """What was found. `leak`: how far a document's loss moves with the others' tokens, as a share of it.
 
-    `exact`: the fast engine from PEFT, both in float32, where a mixture's routers choose as PEFT's do; `others`: the
+    `exact`: the fast engine from PEFT, both in float32, where a mixture's routers choose as PEFT's do; `rerouted`: the
     largest share in a layer of experts that they would not have chosen. `rounded` and `pefts`: either of them in the
     run's dtype from PEFT in float32; None where that is the run's dtype.
     """
@@ -98,15 +98,15 @@ class Differences:
     leak: float
     exact: Distance
     limits: Limits = DENSE
-    others: float = 0.0
-    rounded_others: float = 0.0
+    rerouted: float = 0.0
+    rounded_rerouted: float = 0.0
     rounded: Distance | None = None
     pefts: Distance | None = None
 
     @property
     def is_sound(self) -> bool:
         """Whether the fast engine computes what PEFT computes."""
-        if self.others > MOST_OTHERS or self.rounded_others > MOST_ROUNDED_OTHERS:
+        if self.rerouted > MOST_REROUTED or self.rounded_rerouted > MOST_ROUNDED_REROUTED:
             return False
         is_exact = self.leak <= self.limits.leak and self.exact.is_within(self.limits.exact)
         if self.rounded is None or self.pefts is None:
@@ -116,8 +116,8 @@ class Differences:
     def __str__(self) -> str:
         is_alone = self.leak <= self.limits.leak
         leak = "documents do not see one another" if is_alone else f"other documents move a loss by {self.leak:.0e}"
-        others = max(self.others, self.rounded_others)
-        routers = f"; rounding changes {others:.1%} of what routers choose" if others else ""
+        rerouted = max(self.rerouted, self.rounded_rerouted)
+        routers = f"; rounding changes {rerouted:.1%} of what routers choose" if rerouted else ""
         text = f"{leak}{routers}; relative difference from PEFT in float32: {self.exact}"
         if self.rounded is None:
             return text
@@ -223,42 +223,42 @@ def compared(model: FastModel, job: Job, rows: list[Array], kind: Kind) -> Diffe
     limits = ROUTED if model.has_experts else DENSE
     with model.in_float32() if model.has_experts else nullcontext():  # an expert's tokens share sums, others' too
         leak = moved(model, rows, kind, vocabulary=job.plan.model.vocabulary)
-    with reference.choices(job.model) as chosen:
+    with reference.choices(job.model) as choices:
         pefts = kind.reference(job.model, rows, parameters)
     if not math.isfinite(pefts[0]):
         raise guards.diverged((job.resume.step if job.resume else 0) + 1, f"the loss of its first rows is {pefts[0]}")
     if model.dtype == torch.float32:
-        ours, others = as_chosen(model, rows, kind, chosen)
-        return Differences(leak=leak, exact=distance(model, job, ours, pefts), limits=limits, others=others)
-    with reference.in_float32(job.model), reference.choices(job.model) as chosen:
+        ours, rerouted = as_chosen(model, rows, kind, choices)
+        return Differences(leak=leak, exact=distance(model, job, ours, pefts), limits=limits, rerouted=rerouted)
+    with reference.in_float32(job.model), reference.choices(job.model) as choices:
         truth = kind.reference(job.model, rows, parameters)
-    ours, rounded_others = as_chosen(model, rows, kind, chosen)
+    ours, rounded_rerouted = as_chosen(model, rows, kind, choices)
     with model.in_float32():
-        found, others = as_chosen(model, rows, kind, chosen)
-    exact, rounded, own = (distance(model, job, each, truth) for each in (found, ours, pefts))
+        computed, rerouted = as_chosen(model, rows, kind, choices)
+    exact, rounded, own = (distance(model, job, each, truth) for each in (computed, ours, pefts))
     return Differences(
         leak=leak,
         exact=exact,
         limits=limits,
-        others=others,
+        rerouted=rerouted,
         rounded=rounded,
-        rounded_others=rounded_others,
+        rounded_rerouted=rounded_rerouted,
         pefts=own,
     )
 
 
 def as_chosen(
-    model: FastModel, rows: list[Array], kind: Kind, chosen: list[torch.Tensor]
+    model: FastModel, rows: list[Array], kind: Kind, choices: list[torch.Tensor]
 ) -> tuple[tuple[float, torch.Tensor], float]:
     """What the fast engine computes with the experts that PEFT chose, and the share that its own routers would not.
 
-    `chosen`: of each layer with experts, over the rows padded to the longest.
+    `choices`: of each layer with experts, over the rows padded to the longest.
     """
     longest = max(map(len, rows))
     real = torch.cat([torch.arange(longest) < len(row) for row in rows])
-    with model.balance.choosing([each[real.to(each.device)] for each in chosen]) as others:
+    with model.balance.choosing([each[real.to(each.device)] for each in choices]) as rerouted:
         computed = kind.computed(model, rows)
-    return computed, max(others, default=0.0)
+    return computed, max(rerouted, default=0.0)
 
 
 def moved(model: FastModel, rows: list[Array], kind: Kind, *, vocabulary: int) -> float:

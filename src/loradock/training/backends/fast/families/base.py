@@ -41,12 +41,12 @@ class DenseParts:
 class MixtureParts:
     """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
 
-    `router` [experts, hidden], frozen: softmax over all experts, the `chosen` most probable ones of a token, weighted
+    `router` [experts, hidden], frozen: softmax over all experts, the `active` most probable ones of a token, weighted
     by their probabilities, which are made to add up to 1 where `is_normalised`.
     """
 
     router: torch.Tensor
-    chosen: int
+    active: int
     is_normalised: bool
     experts: Any
     activation: Activation
@@ -189,7 +189,7 @@ def mlp_of(mlp: Any, *, activation: Activation) -> DenseParts | MixtureParts:
     router = mlp.gate
     return MixtureParts(
         router=router.weight.detach(),
-        chosen=router.top_k,
+        active=router.top_k,
         is_normalised=getattr(router, "norm_topk_prob", True),
         experts=mlp.experts,
         activation=activation,

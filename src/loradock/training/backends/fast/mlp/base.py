@@ -34,15 +34,15 @@ class Mlp(Protocol):
         """Of the normed input [T, hidden] what the last product reads, and more."""
         ...
 
-    def second(self, begun: Any, batch: Tokens) -> tuple[torch.Tensor, Any]:
+    def second(self, halfway: Any, batch: Tokens) -> tuple[torch.Tensor, Any]:
         """The output [T, hidden], and what backward needs."""
         ...
 
-    def kept(self, begun: Any, batch: Tokens) -> Any:
+    def recomputed(self, halfway: Any, batch: Tokens) -> Any:
         """What backward needs, alone: the last product, which it does not read, is left out."""
         ...
 
-    def backward(self, dy: torch.Tensor, kept: Any, normed: Callable[[], torch.Tensor], batch: Tokens) -> torch.Tensor:
+    def backward(self, dy: torch.Tensor, saved: Any, normed: Callable[[], torch.Tensor], batch: Tokens) -> torch.Tensor:
         """The gradient to the normed input [T, hidden], which is made again by `normed` where it is read.
 
         What was kept is used up; the adapters' gradients go into the flat buffer.

@@ -23,37 +23,37 @@ from loradock.training.backends.fast.weights import DenseRoom, FrozenExperts
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Pairs:
-    """P = T x K pairs of a token and one of its experts, sorted by expert, the tokens of an expert in their order.
+    """P = T x K pairs of a token and one of its K = `active` experts, sorted by expert, and by token within one.
 
     `tokens` int64 [P]: the token of each. `order` int64 [P]: which of the unsorted pairs stands where, `places` the
     other way round. `spans`: of each expert that is used, its number and its rows.
     """
 
-    chosen: int
+    active: int
     tokens: torch.Tensor
     order: torch.Tensor
     places: torch.Tensor
     spans: tuple[tuple[int, slice], ...]
 
     @classmethod
-    def of(cls, chosen: torch.Tensor, *, experts: int) -> Pairs:
-        """The pairs of the experts that were chosen, int64 [T, K]. It waits for the device."""
-        flat = chosen.reshape(-1)
+    def of(cls, experts: torch.Tensor, *, count: int) -> Pairs:
+        """The pairs of each token's experts, int64 [T, K], of `count`. It waits for the device."""
+        flat = experts.reshape(-1)
         order = flat.argsort(stable=True)
         places = torch.empty_like(order)
         places[order] = torch.arange(len(order), device=order.device)
         spans: list[tuple[int, slice]] = []
         start = 0
-        for expert, count in enumerate(torch.bincount(flat, minlength=experts).tolist()):
-            if count:
-                spans.append((expert, slice(start, start + count)))
-            start += count
-        width = chosen.shape[1]
-        return cls(chosen=width, tokens=order // width, order=order, places=places, spans=tuple(spans))
+        for expert, size in enumerate(torch.bincount(flat, minlength=count).tolist()):
+            if size:
+                spans.append((expert, slice(start, start + size)))
+            start += size
+        width = experts.shape[1]
+        return cls(active=width, tokens=order // width, order=order, places=places, spans=tuple(spans))
 
     def summed(self, rows: torch.Tensor) -> torch.Tensor:
         """rows [P, n] -> [T, n]: the sum over each token's pairs."""
-        return rows.index_select(0, self.places).view(-1, self.chosen, rows.shape[1]).sum(1)
+        return rows.index_select(0, self.places).view(-1, self.active, rows.shape[1]).sum(1)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -64,7 +64,6 @@ class ExpertAdapters:
     b: torch.Tensor
     fresh_a: torch.Tensor
     fresh_b: torch.Tensor
-    scale: float
 
     @classmethod
     def of(cls, wrapper: Any, adapters: FlatAdapters) -> ExpertAdapters:
@@ -77,7 +76,6 @@ class ExpertAdapters:
             b=adapters.view(adapters.working, [b], shape_b),
             fresh_a=adapters.view(adapters.fresh, [a], shape_a),
             fresh_b=adapters.view(adapters.fresh, [b], shape_b),
-            scale=float(wrapper.scaling[ADAPTER]),
         )
 
 
@@ -93,6 +91,7 @@ class ExpertLinear:
         self.weight = FrozenExperts(weights, room)
         self.outputs, self.inputs = self.weight.shape
         self.wrapper = wrapper
+        self.scale = 0.0 if wrapper is None else float(wrapper.scaling[ADAPTER])
         self.bind(adapters)
 
     def bind(self, adapters: FlatAdapters) -> None:
@@ -112,7 +111,7 @@ class ExpertLinear:
         if self.adapters is not None and h is not None:
             b = self.adapters.b.permute(2, 1, 0).contiguous()  # [experts, r, out]
             for expert, rows in pairs.spans:
-                y[rows].addmm_(h[rows], b[expert], alpha=self.adapters.scale)
+                y[rows].addmm_(h[rows], b[expert], alpha=self.scale)
         return y, h
 
     def down(self, x: torch.Tensor, pairs: Pairs) -> torch.Tensor | None:
@@ -132,7 +131,7 @@ class ExpertLinear:
         b = self.adapters.b.permute(2, 0, 1).contiguous()  # [experts, out, r]
         dh = dy.new_empty(len(dy), b.shape[2])
         for expert, rows in pairs.spans:
-            dh[rows].addmm_(dy[rows], b[expert], beta=0, alpha=self.adapters.scale)
+            dh[rows].addmm_(dy[rows], b[expert], beta=0, alpha=self.scale)
         return dh
 
     def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, pairs: Pairs) -> torch.Tensor:
@@ -151,7 +150,7 @@ class ExpertLinear:
         out, rank, experts = self.adapters.b.shape
         gradient = dy.new_zeros(experts, out, rank)
         for expert, rows in pairs.spans:
-            gradient[expert].addmm_(dy[rows].t(), h[rows], beta=0, alpha=self.adapters.scale)
+            gradient[expert].addmm_(dy[rows].t(), h[rows], beta=0, alpha=self.scale)
         self.adapters.fresh_b.copy_(gradient.permute(1, 2, 0))
 
     def backward_a(self, dh: torch.Tensor | None, x: torch.Tensor, pairs: Pairs) -> None:

@@ -25,7 +25,7 @@ from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
 from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
 from loradock.training.backends.fast.weights import DenseRoom
 
-Begun = tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]
+Halfway = tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]
 """What the router said, the pairs, gate and up, the adapters' h, and what the last product reads."""
 
 
@@ -64,37 +64,37 @@ class Mixture:
         self.activation: Activation = parts.activation
         self.kernels = kernels
 
-    def first(self, normed: torch.Tensor, batch: Tokens) -> Begun:
+    def first(self, normed: torch.Tensor, batch: Tokens) -> Halfway:
         """See `base.Mlp`."""
         routed = self.router.forward(normed)
-        pairs = Pairs.of(routed.chosen, experts=self.count)
+        pairs = Pairs.of(routed.experts, count=self.count)
         gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
         gate, up = gate_up.chunk(2, dim=1)
         return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation)
 
-    def second(self, begun: Begun, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
+    def second(self, halfway: Halfway, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
         """See `base.Mlp`. What the router chose is counted."""
-        routed, pairs, gate_up, h, product = begun
+        routed, pairs, gate_up, h, product = halfway
         self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
         y.mul_(sorted_weights(routed, pairs, y.dtype))
         return pairs.summed(y), MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
 
-    def kept(self, begun: Begun, batch: Tokens) -> MixtureKept:
+    def recomputed(self, halfway: Halfway, batch: Tokens) -> MixtureKept:
         """See `base.Mlp`. What the router chose is not counted again."""
-        routed, pairs, gate_up, h, product = begun
+        routed, pairs, gate_up, h, product = halfway
         h_down = self.down.down(product, pairs)
         return MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
 
     def backward(
-        self, dy: torch.Tensor, kept: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
+        self, dy: torch.Tensor, saved: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
     ) -> torch.Tensor:
         """See `base.Mlp`."""
-        pairs, routed, gate_up = kept.pairs, kept.routed, kept.gate_up
+        pairs, routed, gate_up = saved.pairs, saved.routed, saved.gate_up
         weights = sorted_weights(routed, pairs, dy.dtype)
         dy = dy.index_select(0, pairs.tokens)
-        if kept.h_down is not None:
-            self.down.backward_b(dy, kept.h_down * weights, pairs)
+        if saved.h_down is not None:
+            self.down.backward_b(dy, saved.h_down * weights, pairs)
         dh = self.down.backward_h(dy, pairs)
         dproduct = self.down.backward_input(dy, dh, pairs)
         del dy
@@ -104,8 +104,8 @@ class Mixture:
         if dh is not None:
             self.down.backward_a(dh.mul_(weights), product, pairs)
         del dproduct, product
-        if kept.h is not None:
-            self.gate_up.backward_b(gate_up, kept.h, pairs)
+        if saved.h is not None:
+            self.gate_up.backward_b(gate_up, saved.h, pairs)
         dh = self.gate_up.backward_h(gate_up, pairs)
         if dh is not None:
             self.gate_up.backward_a(dh, normed().index_select(0, pairs.tokens), pairs)

@@ -23,10 +23,10 @@ from loradock.training.expert_load import ExpertLoad
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Routed:
-    """`probabilities` float32 [T, E], `chosen` int64 [T, K] and their `weights` float32 [T, K]."""
+    """`probabilities` float32 [T, E], `experts` int64 [T, K] and their `weights` float32 [T, K]."""
 
     probabilities: torch.Tensor
-    chosen: torch.Tensor
+    experts: torch.Tensor
     weights: torch.Tensor
 
 
@@ -34,8 +34,8 @@ class Balance:
     """What the routers of all layers chose in one pass. `coefficient`: of the balancing loss, 0 without it.
 
     `load` counts tokens by expert, where there is one. `gradient` float32 [E]: of the loss to the probabilities of
-    every real token in every layer, from `loss` on. `given` int64 [T, K] by layer: choices of another model, which are
-    made in the place of the routers' own, and `others` the shares of own ones that were none of them.
+    every real token in every layer, from `loss` on. `forced` int64 [T, K] by layer: choices of another model, which are
+    made in the place of the routers', and `rerouted` the share of each layer's that were not among them.
     """
 
     def __init__(self) -> None:
@@ -43,17 +43,17 @@ class Balance:
         self.load: ExpertLoad | None = None
         self.sums: Sums | None = None
         self.gradient: torch.Tensor | None = None
-        self.given: Sequence[torch.Tensor] = ()
-        self.others: list[float] = []
+        self.forced: Sequence[torch.Tensor] = ()
+        self.rerouted: list[float] = []
 
     @contextmanager
-    def choosing(self, given: Sequence[torch.Tensor]) -> Iterator[list[float]]:
-        """Inside, the routers choose as given: no draw is decided otherwise. Gives the shares that were not theirs."""
-        self.given, self.others = given, []
+    def choosing(self, experts: Sequence[torch.Tensor]) -> Iterator[list[float]]:
+        """Inside, the routers choose these, so that no draw is decided otherwise; the shares that were not theirs."""
+        self.forced, self.rerouted = experts, []
         try:
-            yield self.others
+            yield self.rerouted
         finally:
-            self.given = ()
+            self.forced = ()
 
     @contextmanager
     def over(self, batch: Tokens) -> Iterator[None]:
@@ -67,18 +67,18 @@ class Balance:
     def add(self, routed: Routed, *, layer: int) -> None:
         """Count what a layer's router chose for the tokens of the batch."""
         if self.load is not None:
-            self.load.add(layer, routed.chosen)
+            self.load.add(layer, routed.experts)
         if self.sums is not None:
             self.sums.add(routed)
 
-    def chosen(self, own: torch.Tensor, *, layer: int) -> torch.Tensor:
+    def choice(self, experts: torch.Tensor, *, layer: int) -> torch.Tensor:
         """The experts that are taken where a layer's router chose these, int64 [T, K]."""
-        if not self.given:
-            return own
-        given = self.given[layer]
-        is_given = (own.unsqueeze(-1) == given.unsqueeze(-2)).any(dim=-1)
-        self.others.append(1 - float(is_given.float().mean()))
-        return given
+        if not self.forced:
+            return experts
+        forced = self.forced[layer]
+        is_same = (experts.unsqueeze(-1) == forced.unsqueeze(-2)).any(dim=-1)
+        self.rerouted.append(1 - float(is_same.float().mean()))
+        return forced
 
     def loss(self, weight: torch.Tensor) -> torch.Tensor | None:
         """`weight` times the coefficient times the loss of what was added; None where there is none."""
@@ -105,8 +105,8 @@ class Sums:
     def add(self, routed: Routed) -> None:
         """One layer more."""
         pairs = torch.zeros_like(routed.probabilities[0])
-        weights = self.real.unsqueeze(-1).expand(routed.chosen.shape)
-        self.pairs = self.pairs + pairs.index_add_(0, routed.chosen.reshape(-1), weights.reshape(-1))
+        weights = self.real.unsqueeze(-1).expand(routed.experts.shape)
+        self.pairs = self.pairs + pairs.index_add_(0, routed.experts.reshape(-1), weights.reshape(-1))
         self.probabilities = self.probabilities + self.real @ routed.probabilities
         self.tokens = self.real.sum() + (0 if self.tokens is None else self.tokens)
 
@@ -117,16 +117,16 @@ class Router:
     def __init__(self, parts: MixtureParts, balance: Balance, *, layer: int) -> None:
         self.weight = parts.router
         self.balance, self.layer = balance, layer
-        self.chosen, self.is_normalised = parts.chosen, parts.is_normalised
+        self.active, self.is_normalised = parts.active, parts.is_normalised
 
     def forward(self, x: torch.Tensor) -> Routed:
         """x [T, hidden]; the logits are rounded to its dtype, as transformers' are."""
         probabilities = torch.softmax(linear(x, self.weight.to(x.dtype)), dim=-1, dtype=torch.float32)
-        chosen = self.balance.chosen(probabilities.topk(self.chosen, dim=-1).indices, layer=self.layer)
-        weights = probabilities.gather(1, chosen)
+        experts = self.balance.choice(probabilities.topk(self.active, dim=-1).indices, layer=self.layer)
+        weights = probabilities.gather(1, experts)
         if self.is_normalised:
             weights = weights / weights.sum(dim=-1, keepdim=True)
-        return Routed(probabilities=probabilities, chosen=chosen, weights=weights)
+        return Routed(probabilities=probabilities, experts=experts, weights=weights)
 
     def count(self, routed: Routed) -> None:
         """Add what was chosen to what is counted of the pass."""
@@ -136,9 +136,9 @@ class Router:
         """Add the gradient through weights and balancing loss to dx [T, hidden]; dweights float32 [T, K]."""
         p, weights = routed.probabilities, routed.weights
         if self.is_normalised:
-            total = p.gather(1, routed.chosen).sum(dim=-1, keepdim=True)
+            total = p.gather(1, routed.experts).sum(dim=-1, keepdim=True)
             dweights = (dweights - (dweights * weights).sum(dim=-1, keepdim=True)) / total
-        dp = torch.zeros_like(p).scatter_(1, routed.chosen, dweights)
+        dp = torch.zeros_like(p).scatter_(1, routed.experts, dweights)
         self.balance.add_gradient_(dp)
         dlogits = p * (dp - (dp * p).sum(dim=-1, keepdim=True))
         return dx.addmm_(dlogits.to(dx.dtype), self.weight.to(dx.dtype))
