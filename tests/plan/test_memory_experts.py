@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
 import mixtures
 import pytest
 import torch
+from jobs import job_of
 
 from loradock.config.load import load
 from loradock.config.sections.model import ModelConfig
@@ -16,6 +18,9 @@ from loradock.model import shape, source
 from loradock.model.experts import forward, layout
 from loradock.plan.memory import experts
 from loradock.plan.memory.base import weight_bytes
+from loradock.plan.memory.fast import FastMemory, Setting
+from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast.backend import build
 
 TOKENS, RANK = 96, 4
 
@@ -68,3 +73,39 @@ def test_what_experts_keep_is_what_the_plan_counts(tmp_path: Path, targets: str)
     counted = sum(kept.values()) / TOKENS
     ranks = 2 * 2 * 2 * RANK * len(factors) / 2
     assert counted == pytest.approx(experts.kept_bytes_per_token(found, size=2) + ranks, rel=0.05)
+
+
+def stored(value: Any) -> set[torch.UntypedStorage]:
+    """The storages of all tensors in what a layer keeps."""
+    if isinstance(value, torch.Tensor):
+        return {value.untyped_storage()}
+    if dataclasses.is_dataclass(value):
+        return set().union(*(stored(getattr(value, field.name)) for field in dataclasses.fields(value)))
+    return set().union(*map(stored, value)) if isinstance(value, tuple) else set()
+
+
+@pytest.mark.parametrize("targets", ["all-linear", "[all-linear,experts]"])
+def test_what_the_fast_engine_keeps_of_a_layer_is_what_its_plan_counts(
+    targets: str, tmp_path: Path, rows: Path
+) -> None:
+    """Also of experts in a layer of another shape than the plan's usual one."""
+    base = mixtures.make(tmp_path / "base", "qwen3_moe", num_experts_per_tok=3, moe_intermediate_size=192)
+    settings = ("engine=fast", f"lora.targets={targets}", "model.compute_dtype=bfloat16")
+    job = job_of(tmp_path, *settings, model=base, data=rows)
+    engine, _ = build(job)
+    batch = self_check.learned(engine, self_check.first_rows(job))
+    x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
+    kept = engine.layers[1].forward(x, batch)[1]
+    size = sum({storage.data_ptr(): storage.nbytes() for storage in stored(kept)}.values())
+    setting = Setting(
+        quantization="nf4",
+        double_quant=True,
+        dtype="bfloat16",
+        rank=4,
+        on_gpu=False,
+        has_flash=False,
+        longest_tokens=64,
+        mean_tokens=40.0,
+    )
+    planned = FastMemory(job.plan.model, setting).kept_by_layer(batch.tokens)
+    assert size == pytest.approx(planned, rel=0.05)

@@ -7,6 +7,7 @@ is frozen), and the gradients of all adapters lie in one buffer.
     trainer.py    the loop: optimiser steps, evaluation, commits
     model.py      embedding -> layers -> head, and back
     layer.py      one decoder layer: attention half, MLP half
+    mlp/          the second half: a gated MLP, or a mixture of experts
     linear.py     frozen linear layers that share an input, with their adapters
     weights.py    frozen matrices, dense for the time of a product or kept so
     adapters.py   values and gradients of all adapters, flat
