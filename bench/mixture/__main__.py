@@ -3,8 +3,8 @@
     .venv/bin/python -m bench.mixture       Qwen3-MoE: 4 layers of 512, 16 experts of 256 each, 4 of them for a token
 
 The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
-turned from round to round. What counts are tokens for a CPU second of the process in the best step of each run, to which
-other programs on the machine add least. The losses of both engines are compared.
+turned from round to round. What counts are tokens for a CPU second of the process in the best step of each run, to
+which other programs on the machine add least. The losses of both engines are compared.
 """
 
 from __future__ import annotations

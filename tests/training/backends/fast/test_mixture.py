@@ -52,6 +52,17 @@ def test_it_passes_and_the_peft_model_is_left_as_it_was(
     assert all("forward" not in vars(module) for module in job.model.modules())
 
 
+def test_a_dense_layer_among_them_and_weights_that_do_not_add_up_to_one_are_computed(
+    tmp_path: Path, rows: Path
+) -> None:
+    shape = {"mlp_only_layers": [0], "num_hidden_layers": 3, "norm_topk_prob": False, "attention_bias": True}
+    base = mixtures.make(tmp_path / "model", "qwen3_moe", **shape)
+    job = job_of(tmp_path, "engine=fast", EXPERTS, "lora.dropout=0", model=base, data=rows)
+    model = build(job)[0]
+    assert [len(layer.mlp.linears()) for layer in model.layers] == [2, 0, 0]
+    assert self_check.check(model, job).exact.adapter < 1e-4
+
+
 def scaled(model: FastModel) -> None:
     """An adapter on experts is off by one per cent."""
     wrong: Any = model.layers[1].mlp.frozen()[1]
