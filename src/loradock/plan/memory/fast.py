@@ -192,8 +192,8 @@ class FastMemory:
         """The MLP half, with its normed input: a projection, or the last product beside what it reads and gives."""
         wide = self.widths
         if wide.pairs:
-            outputs = max(wide.hidden + wide.gated / wide.pairs / 2, 2 * wide.hidden + wide.hidden / wide.pairs)
-            moment = tokens * wide.pairs * outputs + wide.widest * has_dense
+            # Of each pair what down reads, its output, and that once more in the order of tokens.
+            moment = tokens * (2 * wide.pairs * wide.hidden + wide.gated / 2) + wide.widest * has_dense
             return self._hidden(tokens) + int(moment * self.bytes)
         last = (tokens * (wide.hidden + wide.inner) + wide.hidden * wide.inner * has_dense) * self.bytes
         return self._hidden(tokens) + max(wide.widest * self.bytes * has_dense, last)
