@@ -13,7 +13,7 @@ from jobs import assert_close, gradients, job_of
 from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from tiny import copy_tree
-from training.test_mixtures import dense, passed
+from training.test_mixtures import dense, padded, passed
 from transformers import AutoModelForCausalLM
 from whole_runs import losses, train
 
@@ -92,7 +92,7 @@ def test_loss_and_gradients_are_those_of_the_dequantised_weights_in_float64(
     published: Path, rows: Path, tmp_path: Path
 ) -> None:
     job = job_of(tmp_path, EXPERTS, *ONE_PASS, model=published, data=rows)
-    loss, computed, (inputs,) = passed(job)
+    loss, computed = passed(job)
     job.model.save_pretrained(tmp_path / "adapter")
     weights = dense(job.model.unload())
     config = prequantised.plain(source.find(ModelConfig(name=str(published))).config)
@@ -102,6 +102,7 @@ def test_loss_and_gradients_are_those_of_the_dequantised_weights_in_float64(
     adapter = str(tmp_path / "adapter")
     twin = PeftModel.from_pretrained(plain, adapter, is_trainable=True, autocast_adapter_dtype=False).double()
     objective: Any = job.objective
+    inputs = padded(job)
     out = twin(**inputs, output_router_logits=True) if objective.balancing else twin(**inputs)
     out.loss.backward()
     assert loss == pytest.approx(out.loss.item(), rel=1e-5)
