@@ -12,7 +12,7 @@ is frozen), and the gradients of all adapters lie in one buffer.
     weights.py    frozen matrices, dense for the time of a product or kept so
     adapters.py   values and gradients of all adapters, flat
     head.py       output head and cross entropy on supervised positions
-    batch.py      the tensors of a micro-batch
+    batch.py      the tensors of a micro-batch (keys.py: what dropout follows from)
     attention/    attention over documents, one file a backend
     kernels/      the elementwise rest, in torch and in Triton
     families/     how each kind of model is read, one file a family

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
@@ -12,10 +11,8 @@ import torch
 
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.attention.base import Documents
+from loradock.training.backends.fast.keys import token_keys
 from loradock.training.objectives.pooling import Pooling, flat
-
-KEY_STRIDE = np.uint64(0x9E3779B97F4A7C15)
-"""2^64 over the golden ratio, odd: what splitmix64 counts by."""
 
 
 def nothing() -> torch.Tensor:
@@ -296,26 +293,6 @@ def laid_out(
         keys=torch.from_numpy(token_keys(micro_batch, slots=total) if has_dropout else np.empty(0, dtype=np.int64)),
         real=torch.arange(total) < used if has_experts and total > used else nothing(),
     )
-
-
-def token_keys(micro_batch: MicroBatch, *, slots: int) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """int64 [slots]: evenly spread, by the place of a document in its step, the pass, and the position in it.
-
-    They depend neither on the micro-batch nor on the process that computes a document. What fills up has 0.
-    """
-    keys = np.zeros(slots, dtype=np.uint64)
-    lengths = micro_batch.lengths.astype(np.int64)
-    documents = spread(micro_batch.places.astype(np.uint64) * KEY_STRIDE + zlib.crc32(micro_batch.purpose.encode()))
-    positions = np.arange(micro_batch.tokens) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-    keys[: micro_batch.tokens] = spread(np.repeat(documents, lengths) + positions.astype(np.uint64) * KEY_STRIDE)
-    return keys.view(np.int64)
-
-
-def spread(numbers: np.ndarray[Any, np.dtype[np.uint64]]) -> np.ndarray[Any, np.dtype[np.uint64]]:
-    """splitmix64's output function (Steele, Lea and Flood 2014): one to one, near numbers come to lie far apart."""
-    mixed = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return mixed ^ (mixed >> np.uint64(31))
 
 
 def rounded_up(count: int, multiple: int) -> int:
