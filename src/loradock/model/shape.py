@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from loradock.catalog import storages
@@ -12,14 +12,23 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, names, new_tokens, prequantised, recurrence, reward_head, rope_scaling, source
+from loradock.model import (
+    architecture,
+    lengths,
+    names,
+    new_tokens,
+    prequantised,
+    recurrence,
+    reward_head,
+    rope_scaling,
+    source,
+)
 from loradock.model.experts import layout, peft_layers
 from loradock.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
-DEFAULT_LENGTH = 1024
 Shape = TypeVar("Shape", LinearShape, ExpertShape)
 
 
@@ -37,7 +46,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     head_parameters = reward_head.check(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
-        name=base.name,
+        **asdict(lengths.positions_of(base, config)),
         architecture=type(model).__name__,
         decoder=type(model.get_decoder()).__name__,
         layers=text.num_hidden_layers,
@@ -51,8 +60,6 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         expert_names=targets.taken_for_experts,
         unreachable_parameters=sum(beyond.values()),
         unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
-        context_length=getattr(text, "max_position_embeddings", None),
-        window=rope_scaling.window_of(base.config, base.scaling, trusted=base.trust_remote_code),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
@@ -71,8 +78,6 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_patterns(config.lora, facts)
     check_rank(config.lora, facts)
     check_experts(config.lora, facts)
-    if config.objective_spec.embeds:
-        check_texts(config, facts, window=sliding_window(text))
     return facts
 
 
@@ -88,30 +93,6 @@ def held_dense(base: BaseModel, config: RunConfig, model: Any, linears: Sequence
         raise ModelError(f"{base.directory} is {kind} in NF4, which is not opened", hint=prequantised.ORIGINAL)
     in_model = set(packed) | set(names.in_model(model, packed).values())
     return sum(layer.rows * layer.columns for layer in linears if packed and f"{layer.name}.weight" not in in_model)
-
-
-def sliding_window(config: Any) -> int | None:
-    """Tokens that a text model's attention reaches back, at the least of its layers; None for all."""
-    return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-
-
-def check_texts(config: RunConfig, facts: ModelFacts, *, window: int | None) -> None:
-    """ModelError where texts to embed may be longer than positions, or than a window that both sides would be cut to.
-
-    Bidirectional attention in a sliding window is not defined alike: transformers cuts both sides, vLLM drops the
-    window, and flash kernels have bounds of their own.
-    """
-    embedding = config.embedding
-    most = min(
-        filter(None, (facts.context_length, window if embedding.attention == "bidirectional" else None)), default=0
-    )
-    keys = {"query_length": embedding.query_length, "passage_length": embedding.passage_length}
-    over = {key: length for key, length in keys.items() if most and length > most}
-    if over:
-        what = "positions" if most == facts.context_length else "tokens in its sliding window, which cuts both sides"
-        settings = " and ".join(f"embedding.{key} is {length}" for key, length in over.items())
-        hint = " ".join(f"--set embedding.{key}={most}" for key in over)
-        raise ModelError(f"{settings}, and {facts.name} has {most} {what}", hint=hint)
 
 
 def capped_heads(config: Any) -> int:
@@ -377,24 +358,3 @@ def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> N
     if parents and all(name in parents for name in facts.targets):
         what = f"lora.modules_to_save: {parents[facts.targets[0]]} holds every layer that lora.targets adapts"
         raise ModelError(f"{what}, and one that is trained whole gets no adapter", hint="--set lora.modules_to_save=[]")
-
-
-def longest_row(setting: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
-    """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions.
-
-    `rows`: tokens of the longest row of the data, which auto covers as far as the model has positions; 0: not known.
-    """
-    length = max(DEFAULT_LENGTH, rows)
-    most = facts.context_length or length
-    if isinstance(setting, str):
-        return min(length, most)
-    if facts.context_length is not None and setting > most:
-        stretching = ""
-        if facts.window:
-            kind = "--set model.rope_scaling=yarn " if facts.window == most else ""
-            stretching = f", or {kind}--set model.rope_factor={-(-setting // facts.window)} to stretch them"
-        raise ModelError(
-            f"data.max_length is {setting}, the model has {most} positions",
-            hint=f"--set data.max_length={most}{stretching}",
-        )
-    return setting
