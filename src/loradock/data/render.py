@@ -9,7 +9,8 @@ from functools import cached_property
 from typing import Any, Literal
 
 from loradock.data import call_syntax, chat_template, tool_text
-from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
+from loradock.data.formats.base import Completion, Conversation, Message, Sample
+from loradock.data.formats.fields import RowError
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
 from loradock.data.remarks import ALTERED, CUT, ENDED, TOOLS, UNEQUAL, UNFOLLOWED

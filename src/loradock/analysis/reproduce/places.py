@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from loradock import demo
 from loradock.analysis.reproduce.original import Original
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import SourceConfig, parts_of
+from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
 from loradock.data.read import files
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError

@@ -20,8 +20,9 @@ from loradock.catalog import engines
 from loradock.catalog.objectives import DEFAULT, is_foreign
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import HUB_PREFIX
 from loradock.data.read import shown_files
 from loradock.data.readers import reader_of
 from loradock.data.sources import held_out_files
