@@ -14,6 +14,8 @@ from typing import Any, Literal
 from loradock.catalog.samples import SampleKind
 from loradock.data.formats.fields import Misfit, Row, RowError, columns_of_row
 
+THOUGHT_END = "</think>"
+"""Of a thought that stands in the text of an answer."""
 Role = Literal["system", "user", "assistant", "tool"]
 
 
@@ -51,6 +53,11 @@ class Message:
     def is_structured(self) -> bool:
         """Whether a template is given more of it than a role and a text."""
         return bool(self.calls or self.thought)
+
+    @property
+    def has_thought(self) -> bool:
+        """Whether it has a thought, of its own or in the text of an answer."""
+        return bool(self.thought) or (self.role == "assistant" and THOUGHT_END in self.content)
 
     @property
     def said(self) -> str:
