@@ -114,7 +114,7 @@ def test_given_to_train_it_is_answered_with_the_command_that_imports_it(tool: st
 
 
 def test_a_file_of_ours_with_slips_is_nobody_elses() -> None:
-    from loradock.config.load import preset_names, read_preset
+    from loradock.config.presets import preset_names, read_preset
 
     assert [name for name in preset_names() if recognised(read_preset(name).values)] == []
 

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from loradock.config.annotated_yaml import annotated_yaml
-from loradock.config.load import Loaded, leaves, load, preset_names
+from loradock.config.load import Loaded, leaves, load
+from loradock.config.presets import preset_names
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 
