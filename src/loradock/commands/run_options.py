@@ -20,7 +20,8 @@ from loradock.commands.paths import LocalPath
 from loradock.config.load import SHORTCUTS, Loaded, load
 from loradock.config.rules import HubId, KeyProblem, hub_ids
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError, machine_error
+from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError
+from loradock.files.system_errors import machine_error
 
 STANDARD_INPUT = "-"
 PATH_TEXT = LocalPath(path_type=str)
