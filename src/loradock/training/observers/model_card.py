@@ -16,6 +16,7 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
+from loradock.model import opening
 from loradock.plan.plan import shown
 from loradock.training.run_dir import identity as run_identity
 
@@ -288,26 +289,6 @@ def quantisation(content: dict[str, Any]) -> str:
     return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
 
 
-RESIZED = """rows = max(len(AutoTokenizer.from_pretrained(adapter)), base.get_input_embeddings().num_embeddings)
-base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
-"""
-
-
-def stretched(name: str, pin: str, model: dict[str, Any]) -> tuple[str, str]:
-    """Lines that stretch the base's positions as training did, and the argument that hands them over; or nothing."""
-    if model.get("rope_scaling", "off") == "off":
-        return "", ""
-    kind, factor = model["rope_scaling"], model["rope_factor"]
-    original = ', "original_max_position_embeddings": window' if kind == "yarn" else ""
-    lines = f"""config = AutoConfig.from_pretrained("{name}"{pin})
-text = config.get_text_config(decoder=True)
-window = text.max_position_embeddings
-text.rope_parameters = {{**text.rope_parameters, "rope_type": "{kind}", "factor": {factor}{original}}}
-text.max_position_embeddings = int({factor} * window)
-"""
-    return lines, ", config=config"
-
-
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     """How to load the adapter with plain peft, and to ask it as it was trained."""
     revision, config = content["base"]["revision"], quantisation(content)
@@ -315,11 +296,10 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     quantised = f", quantization_config={config}" if config else ""
     model = content["plan"]["model"]
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if positions else [])]
+    opened = opening.in_python(content["config"], name, pin)
+    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if opened.before else [])]
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
     asked = CHAT if prompt else RAW
-    resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
 
@@ -330,9 +310,9 @@ import torch
 from peft import PeftModel
 from transformers import {imports}
 
-{positions}base = {base_class}.from_pretrained("{name}"{pin}{positions_argument}{quantised})
+{opened.before}base = {base_class}.from_pretrained("{name}"{pin}{opened.argument}{quantised})
 adapter = "."  # the directory that holds this model card
-{resized}model = PeftModel.from_pretrained(base, adapter)
+{opened.after}model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 {asked}
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
@@ -345,11 +325,11 @@ def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> s
     revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
     quantised = f", quantization_config={config}" if config else ""
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    labels = ", num_labels=1"
-    if positions:
-        positions, labels = f"{positions}config.num_labels = 1\n", positions_argument
-    needed = [*(["AutoConfig"] if positions else []), *([config.partition("(")[0]] if config else [])]
+    opened = opening.in_python(content["config"], name, pin)
+    before, labels = "", ", num_labels=1"
+    if opened.before:
+        before, labels = f"{opened.before}config.num_labels = 1\n", opened.argument
+    needed = [*(["AutoConfig"] if opened.before else []), *([config.partition("(")[0]] if config else [])]
     classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
     scored = SCORED_CHAT if prompt else SCORED_RAW
     return f"""## Use
@@ -363,7 +343,7 @@ from transformers import {", ".join(classes)}
 
 adapter = "."  # the directory that holds this model card
 tokenizer = AutoTokenizer.from_pretrained(adapter)
-{positions}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
+{before}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 base.config.pad_token_id = tokenizer.pad_token_id
 model = PeftModel.from_pretrained(base, adapter).eval()
