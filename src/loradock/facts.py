@@ -162,7 +162,7 @@ class ModelFacts:
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
     rows of new tokens, which are trained with the adapter. `window`: positions that it was trained on, where RoPE
     scaling stretches them or can, else None. `is_prequantised`: its files hold it in NF4, but for
-    `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
+    `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
     """
 
     name: str
@@ -190,7 +190,7 @@ class ModelFacts:
     row_parameters: int = 0
     head_parameters: int = 0
     is_prequantised: bool = False
-    is_mxfp4: bool = False
+    stored_as: str | None = None
     dense_parameters: int = 0
 
     @property

@@ -12,7 +12,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, names, prequantised, recurrence, rope_scaling, source
+from loradock.model import architecture, made_dense, names, prequantised, recurrence, rope_scaling, source
 from loradock.model.experts import layout, peft_layers
 from loradock.model.opening import Opening
 from loradock.text.suggest import did_you_mean
@@ -59,7 +59,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
         is_prequantised=bool(prequantised.settings(base.config)),
-        is_mxfp4=prequantised.is_mxfp4(base.config),
+        stored_as=stored.title if (stored := made_dense.format_of(base.config)) else None,
         dense_parameters=dense,
         **added,
     )

@@ -17,6 +17,7 @@ from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
 from loradock.model import opening
+from loradock.model.stored import FORMATS
 from loradock.plan.plan import shown
 from loradock.training.run_dir import identity as run_identity
 
@@ -272,15 +273,15 @@ AS_STORED = "as the base's files hold it"
 def is_prequantised(content: dict[str, Any]) -> bool:
     """Whether the base's files hold it in NF4, as transformers then loads it by itself."""
     model = content["plan"]["model"]
-    return bool(model.get("is_prequantised")) and not model.get("is_mxfp4")
+    return bool(model.get("is_prequantised")) and not model.get("stored_as")
 
 
 def quantisation(content: dict[str, Any]) -> str:
     """The configuration that the base is loaded with, as Python; "" for weights that are loaded as they are."""
     if is_prequantised(content):
         return ""
-    if content["plan"]["model"].get("is_mxfp4"):
-        return "Mxfp4Config(dequantize=True)"  # transformers takes no other for such files; training may have used NF4
+    if title := content["plan"]["model"].get("stored_as"):  # transformers takes no other; training may have used NF4
+        return next(form.python for form in FORMATS.values() if form.title == title)
     model = content["config"]["model"]
     dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
     storage = storages.of(model["quantization"])
@@ -296,8 +297,8 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     quantised = f", quantization_config={config}" if config else ""
     model = content["plan"]["model"]
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
-    opened = opening.in_python(content["config"], name, pin)
-    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if opened.before else [])]
+    lines = opening.in_python(content["config"], name, pin)
+    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if lines.before else [])]
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
     asked = CHAT if prompt else RAW
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
@@ -310,9 +311,9 @@ import torch
 from peft import PeftModel
 from transformers import {imports}
 
-{opened.before}base = {base_class}.from_pretrained("{name}"{pin}{opened.argument}{quantised})
+{lines.before}base = {base_class}.from_pretrained("{name}"{pin}{lines.argument}{quantised})
 adapter = "."  # the directory that holds this model card
-{opened.after}model = PeftModel.from_pretrained(base, adapter)
+{lines.after}model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 {asked}
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
@@ -325,11 +326,11 @@ def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> s
     revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
     quantised = f", quantization_config={config}" if config else ""
-    opened = opening.in_python(content["config"], name, pin)
+    lines = opening.in_python(content["config"], name, pin)
     before, labels = "", ", num_labels=1"
-    if opened.before:
-        before, labels = f"{opened.before}config.num_labels = 1\n", opened.argument
-    needed = [*(["AutoConfig"] if opened.before else []), *([config.partition("(")[0]] if config else [])]
+    if lines.before:
+        before, labels = f"{lines.before}config.num_labels = 1\n", lines.argument
+    needed = [*(["AutoConfig"] if lines.before else []), *([config.partition("(")[0]] if config else [])]
     classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
     scored = SCORED_CHAT if prompt else SCORED_RAW
     return f"""## Use
