@@ -173,7 +173,7 @@ class ModelFacts(PositionFacts):
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
     rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
-    `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
+    `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
     """
 
     architecture: str
@@ -198,7 +198,7 @@ class ModelFacts(PositionFacts):
     row_parameters: int = 0
     head_parameters: int = 0
     is_prequantised: bool = False
-    is_mxfp4: bool = False
+    stored_as: str | None = None
     dense_parameters: int = 0
 
     @property

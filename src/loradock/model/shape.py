@@ -12,18 +12,9 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, names_experts, names_layer
 from loradock.errors import ModelError, Problem
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import (
-    architecture,
-    lengths,
-    names,
-    new_tokens,
-    prequantised,
-    recurrence,
-    reward_head,
-    rope_scaling,
-    source,
-)
+from loradock.model import architecture, lengths, made_dense, names, prequantised, recurrence, source
 from loradock.model.experts import layout, peft_layers
+from loradock.model.opening import Opening
 from loradock.text.suggest import did_you_mean
 
 if TYPE_CHECKING:
@@ -41,9 +32,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     dense = held_dense(base, config, model, linears)
     experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
-    rope_scaling.check_taken(model, base.scaling, name=base.name)
-    row_parameters = new_tokens.check(config, base, model)
-    head_parameters = reward_head.check(config, base, model)
+    added = Opening.of(config).parameters(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
         **asdict(lengths.positions_of(base, config)),
@@ -66,11 +55,10 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         peculiarity=peculiarity(text),
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
-        row_parameters=row_parameters,
-        head_parameters=head_parameters,
         is_prequantised=bool(prequantised.settings(base.config)),
-        is_mxfp4=prequantised.is_mxfp4(base.config),
+        stored_as=stored.title if (stored := made_dense.format_of(base.config)) else None,
         dense_parameters=dense,
+        **added,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)

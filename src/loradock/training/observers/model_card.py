@@ -16,6 +16,8 @@ from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
+from loradock.model import opening
+from loradock.model.stored import FORMATS
 from loradock.plan.plan import shown
 from loradock.training.run_dir import identity as run_identity
 
@@ -271,41 +273,21 @@ AS_STORED = "as the base's files hold it"
 def is_prequantised(content: dict[str, Any]) -> bool:
     """Whether the base's files hold it in NF4, as transformers then loads it by itself."""
     model = content["plan"]["model"]
-    return bool(model.get("is_prequantised")) and not model.get("is_mxfp4")
+    return bool(model.get("is_prequantised")) and not model.get("stored_as")
 
 
 def quantisation(content: dict[str, Any]) -> str:
     """The configuration that the base is loaded with, as Python; "" for weights that are loaded as they are."""
     if is_prequantised(content):
         return ""
-    if content["plan"]["model"].get("is_mxfp4"):
-        return "Mxfp4Config(dequantize=True)"  # transformers takes no other for such files; training may have used NF4
+    if title := content["plan"]["model"].get("stored_as"):  # transformers takes no other; training may have used NF4
+        return next(form.python for form in FORMATS.values() if form.title == title)
     model = content["config"]["model"]
     dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
     storage = storages.of(model["quantization"])
     arguments = storage.arguments(double_quant=model["double_quant"], dtype=f"torch.{dtype}")
     texts = [f'{key}="{value}"' if key.endswith("quant_type") else f"{key}={value}" for key, value in arguments.items()]
     return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
-
-
-RESIZED = """rows = max(len(AutoTokenizer.from_pretrained(adapter)), base.get_input_embeddings().num_embeddings)
-base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
-"""
-
-
-def stretched(name: str, pin: str, model: dict[str, Any]) -> tuple[str, str]:
-    """Lines that stretch the base's positions as training did, and the argument that hands them over; or nothing."""
-    if model.get("rope_scaling", "off") == "off":
-        return "", ""
-    kind, factor = model["rope_scaling"], model["rope_factor"]
-    original = ', "original_max_position_embeddings": window' if kind == "yarn" else ""
-    lines = f"""config = AutoConfig.from_pretrained("{name}"{pin})
-text = config.get_text_config(decoder=True)
-window = text.max_position_embeddings
-text.rope_parameters = {{**text.rope_parameters, "rope_type": "{kind}", "factor": {factor}{original}}}
-text.max_position_embeddings = int({factor} * window)
-"""
-    return lines, ", config=config"
 
 
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
@@ -315,11 +297,10 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     quantised = f", quantization_config={config}" if config else ""
     model = content["plan"]["model"]
     base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if positions else [])]
+    lines = opening.in_python(content["config"], name, pin)
+    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if lines.before else [])]
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
     asked = CHAT if prompt else RAW
-    resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
 
@@ -330,9 +311,9 @@ import torch
 from peft import PeftModel
 from transformers import {imports}
 
-{positions}base = {base_class}.from_pretrained("{name}"{pin}{positions_argument}{quantised})
+{lines.before}base = {base_class}.from_pretrained("{name}"{pin}{lines.argument}{quantised})
 adapter = "."  # the directory that holds this model card
-{resized}model = PeftModel.from_pretrained(base, adapter)
+{lines.after}model = PeftModel.from_pretrained(base, adapter)
 tokenizer = AutoTokenizer.from_pretrained(adapter)
 {asked}
 answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
@@ -345,11 +326,11 @@ def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> s
     revision, config = content["base"]["revision"], quantisation(content)
     pin = f', revision="{revision}"' if revision else ""
     quantised = f", quantization_config={config}" if config else ""
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    labels = ", num_labels=1"
-    if positions:
-        positions, labels = f"{positions}config.num_labels = 1\n", positions_argument
-    needed = [*(["AutoConfig"] if positions else []), *([config.partition("(")[0]] if config else [])]
+    lines = opening.in_python(content["config"], name, pin)
+    before, labels = "", ", num_labels=1"
+    if lines.before:
+        before, labels = f"{lines.before}config.num_labels = 1\n", lines.argument
+    needed = [*(["AutoConfig"] if lines.before else []), *([config.partition("(")[0]] if config else [])]
     classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
     scored = SCORED_CHAT if prompt else SCORED_RAW
     return f"""## Use
@@ -363,7 +344,7 @@ from transformers import {", ".join(classes)}
 
 adapter = "."  # the directory that holds this model card
 tokenizer = AutoTokenizer.from_pretrained(adapter)
-{positions}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
+{before}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
 tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
 base.config.pad_token_id = tokenizer.pad_token_id
 model = PeftModel.from_pretrained(base, adapter).eval()
