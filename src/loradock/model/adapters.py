@@ -11,7 +11,8 @@ from loradock.errors import ModelError, NoCheckpoint
 from loradock.model import adapter_tensors, architecture, new_tokens, published
 from loradock.model.experts import layout, peft_layers
 from loradock.model.opening import Opening
-from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
+from loradock.model.shape import linear_shapes
+from loradock.model.targets import ALL_LINEAR, Targets, resolve_targets
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
