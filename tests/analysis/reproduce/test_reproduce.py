@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from proven import unchecked
@@ -16,12 +19,14 @@ from tiny import copy_tree, write_rows
 from whole_runs import train
 
 from loradock.analysis.reproduce.comparison import Measured, compared
+from loradock.analysis.reproduce.differences import NUMPY
 from loradock.analysis.reproduce.original import as_repeated, opened
 from loradock.analysis.reproduce.places import Places, located
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
 from loradock.machine.library_variables import ALLOCATOR
 from loradock.model.content import digest
+from loradock.training.run_dir.record import metrics
 
 SETTINGS = (
     *("train.max_steps=6", "train.global_batch=4", "lora.rank=4", "lora.dropout=0.1", "data.validation=0.2"),
@@ -132,6 +137,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "our code": (recorded(code_sha256="0" * 64), "loradock's code", "results"),
     "torch": (packages("torch"), "torch", "last bits"),
     "transformers": (packages("transformers"), "transformers", "results"),
+    "numpy": (packages("numpy"), "numpy", "results"),
     "threads": (recorded(facts={"cpus": 64}), "CPUs", "last bits"),
     "an instruction set": (recorded(facts={"instruction_set": "x86-64-v2"}), "instruction set", "last bits"),
     "a GPU": (recorded(facts={"gpus": [{"name": "NVIDIA A10"}]}), "GPUs", "last bits"),
@@ -285,18 +291,39 @@ def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path
     words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
     begun = asked(*words)  # to its first evaluation
     assert begun["error"] is None, begun
-    assert begun["verdict"].startswith("identical to step 3")  # a fast machine may have made all of it
-    assert begun["comparison"]["evaluations"] >= 1
+    assert begun["verdict"] == "identical to step 3"
+    assert begun["comparison"]["evaluations"] == 1
+    assert metrics(tmp_path / "again", "train")[-1]["step"] == 3
     whole = asked(*words, "--whole")
     assert whole["verdict"] == "identical to step 6, with the same adapter"
-    metrics = tmp_path / "again" / "metrics.jsonl"
-    found = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    file = tmp_path / "again" / "metrics.jsonl"
+    found = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     next(line for line in found if line["kind"] == "train")["grad_norm"] *= 1 + 1e-7
-    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in found), "utf-8")
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in found), "utf-8")
     parted = asked(*words, "--steps", "6")
     assert isinstance(parted["error"], NotReproduced)
     assert parted["error"].what.startswith("parted at step 1 (")
     assert str(parted["error"]).endswith("nothing was found to differ")
+
+
+def test_a_repeat_stops_at_the_last_step_that_the_run_measured(made: Path) -> None:
+    original = replace(opened(made / "run"), train=lines(1, 4, 8, 12)["train"], evaluations=({"step": 10},))
+    assert [original.last_measured(steps) for steps in (1, 9, 11, 12, 50)] == [1, 8, 10, 12, 12]
+    assert replace(original, train=(), evaluations=()).last_measured(9) == 9
+
+
+def test_numpy_of_each_python_shuffles_alike() -> None:
+    """Both that the lock names: this digest was seen under Python 3.11 and, in the container, under 3.13."""
+    lock = (Path(__file__).parents[3] / "docker" / "requirements.lock").read_text("utf-8")
+    assert set(re.findall(r"^numpy==(\S+)", lock, re.MULTILINE)) == NUMPY
+    assert np.__version__ in NUMPY
+    drawn = hashlib.sha256()
+    for seed in ([0], [7, 1, 3], [2**63, 5]):
+        rng = np.random.default_rng(seed)
+        drawn.update(rng.permutation(1000).tobytes() + rng.permutation(np.arange(70_000)).tobytes())
+        drawn.update(rng.random(9).tobytes() + rng.integers(0, 10**9, 9).tobytes())
+        drawn.update(np.random.SeedSequence(seed).generate_state(1, np.uint64).tobytes())
+    assert drawn.hexdigest() == "8776632a1da1af6c9769dd3cd0e58b64406c5ecbe9a495bd9be56a0b5222a948"
 
 
 def lines(*steps: int, loss: float = 1.0, norm: float = 2.0) -> dict[str, list[dict[str, Any]]]:

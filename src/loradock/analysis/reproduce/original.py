@@ -66,9 +66,9 @@ class Original:
         """The step of the first evaluation."""
         return self.evaluations[0]["step"] if self.evaluations else None
 
-    def last_evaluation(self, steps: int) -> int:
-        """The step of the last evaluation within so many steps; 0 where there is none."""
-        return max((line["step"] for line in self.evaluations if line["step"] <= steps), default=0)
+    def last_measured(self, steps: int) -> int:
+        """The last step up to `steps` that a repeat can be compared at; `steps` itself where none is known."""
+        return max((line["step"] for line in (*self.train, *self.evaluations) if line["step"] <= steps), default=steps)
 
 
 def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
