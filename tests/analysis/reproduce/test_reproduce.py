@@ -98,6 +98,16 @@ def packages(name: str) -> Change:
     return change
 
 
+def decided(name: str, value: Any, **parts: Any) -> Change:
+    def change(folder: Path) -> None:
+        record = json.loads((folder / "run" / "run.json").read_text("utf-8"))
+        for each in record["plan"]["decisions"]:
+            each["value"] = value if each["name"] == name else each["value"]
+        recorded(**parts, plan=record["plan"])(folder)
+
+    return change
+
+
 def relinked(folder: Path) -> None:
     """The rows are a link, to a file of another version."""
     text = (folder / "rows.jsonl").read_bytes()
@@ -138,7 +148,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "torch": (packages("torch"), "torch", "last bits"),
     "transformers": (packages("transformers"), "transformers", "results"),
     "numpy": (packages("numpy"), "numpy", "results"),
-    "threads": (recorded(facts={"cpus": 64}), "CPUs", "last bits"),
+    "more threads than CPUs": (decided("threads", 64, facts={"cpus": 64}), "CPUs", "last bits"),
     "an instruction set": (recorded(facts={"instruction_set": "x86-64-v2"}), "instruction set", "last bits"),
     "a GPU": (recorded(facts={"gpus": [{"name": "NVIDIA A10"}]}), "GPUs", "last bits"),
     "TF32": (recorded(environment={"NVIDIA_TF32_OVERRIDE": "1"}), "NVIDIA_TF32_OVERRIDE", "last bits"),
@@ -150,7 +160,6 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "torch's kernels": (recorded(environment={"ATEN_CPU_CAPABILITY": "default"}), "ATEN_CPU_CAPABILITY", "last bits"),
     "MKL's kernels": (recorded(environment={"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}), "MKL_ENABLE", "last bits"),
     "oneDNN's kernels": (recorded(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}), "ONEDNN_MAX_CPU_ISA", "last bits"),
-    "threads by a variable": (recorded(environment={"MKL_NUM_THREADS": "64"}), "MKL_NUM_THREADS", "last bits"),
     "NCCL's algorithm": (recorded(environment={"NCCL_ALGO": "Tree"}), "NCCL_ALGO", "last bits"),
     "bitsandbytes": (packages("bitsandbytes"), "bitsandbytes", "last bits"),
     "tokenizers": (packages("tokenizers"), "tokenizers", "results"),
@@ -192,13 +201,14 @@ def test_what_is_decided_anew_elsewhere_is_taken_from_the_record(here: Path, tmp
     record = json.loads(file.read_text("utf-8"))
     record["data"]["date"] = "2020-02-29"
     record["facts"]["world_size"] = 3
-    decided = {"micro_batch": 1, "engine": "peft", "cadence": {"log": 7, "evaluate": 2, "save": 9}}
+    plan = {"micro_batch": 1, "threads": 3, "engine": "peft", "cadence": {"log": 7, "evaluate": 2, "save": 9}}
     for each in record["plan"]["decisions"]:
-        each["value"] = decided.get(each["name"], each["value"])
+        each["value"] = plan.get(each["name"], each["value"])
     file.write_text(json.dumps(record), "utf-8")
     original = opened(here / "run")
     config = as_repeated(original, located(original, Places()), output=tmp_path / "again", trusted=None)
     assert (config.data.date, config.train.micro_batch, config.engine) == ("2020-02-29", 1, "peft")
+    assert config.train.threads == 3
     assert (config.logging.every, config.evaluation.every, original.processes) == (7, 2, 3)
     assert checked(here)["error"] is None
 
@@ -214,10 +224,13 @@ def test_what_does_not_matter_is_no_alarm(made: Path, here: Path, monkeypatch: p
     shutil.move(here / "rows.jsonl", here / "moved.jsonl")
     (here / "rows.jsonl").symlink_to(here / "moved.jsonl")
     packages("protobuf")(here)
+    record = json.loads((here / "run" / "run.json").read_text("utf-8"))
+    recorded(facts={"cpus": 64}, environment={**record["environment"], "OMP_NUM_THREADS": "64"})(here)
     monkeypatch.chdir(here)
     found = checked(here)
     assert found["error"] is None
-    assert [(each["name"], each["changes"]) for each in found["differences"]] == [("protobuf", "nothing")]
+    names = ["protobuf", "CPUs", "OMP_NUM_THREADS"]  # the repeat has the recorded number of threads
+    assert [(each["name"], each["changes"]) for each in found["differences"]] == [(name, "nothing") for name in names]
 
 
 def test_what_is_missing_is_named_with_where_it_was(here: Path, made: Path) -> None:

@@ -79,18 +79,21 @@ def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[
     gpus_here = [gpu.name for gpu in facts.gpus]
     is_on_cpu = original.decided("device") == "cpu"
     is_portable = config.deterministic == "portable"
+    # The repeat sets the recorded number of threads. More than there are CPUs may still be cut by a library.
+    has_threads = 0 < (original.decided("threads") or 0) <= min(was.get("cpus") or 0, facts.cpus)
     yield from _differ("GPUs", ", ".join(gpus) or "none", ", ".join(gpus_here) or "none", "last bits")
     if gpus:
         yield from _differ("driver", was.get("driver"), facts.driver, "last bits")
     if is_on_cpu:
         effect: Effect = "nothing" if is_portable else "last bits"
         yield from _differ("instruction set", was.get("instruction_set"), facts.instruction_set, effect)
-        yield from _differ("CPUs", was.get("cpus"), facts.cpus, effect)
+        yield from _differ("CPUs", was.get("cpus"), facts.cpus, "nothing" if has_threads else effect)
     if "environment" in original.record:
         before = original.record["environment"]
         now = library_variables.in_a_training(os.environ, deterministic=config.deterministic)
         for name in sorted({*before, *now}):
-            yield from _differ(name, before.get(name), now.get(name), "last bits")
+            changes: Effect = "nothing" if has_threads and name in library_variables.OF_THREADS else "last bits"
+            yield from _differ(name, before.get(name), now.get(name), changes)
 
 
 def of_settings(original: Original) -> Iterator[Difference]:

@@ -137,7 +137,9 @@ def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted:
         evaluation["every"] = cadence["evaluate"]
     date = (record.get("data") or {}).get("date") or config.data.date
     micro_batch = first_micro_batch(record)
+    threads = original.decided("threads")
     train = {"micro_batch": micro_batch} if micro_batch else {}
+    train |= {"threads": threads} if threads else {}
     return config.model_copy(
         update={
             "name": None,
