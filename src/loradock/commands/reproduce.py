@@ -40,6 +40,7 @@ FILE = LocalPath(exists=True, dir_okay=False)
 @click.option("--embedding-template", type=FILE, help="Where an embedding template in a file of its own lies.")
 @click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
 @click.option("--deepspeed", type=FILE, help="Where the run's own DeepSpeed configuration lies.")
+@click.option("--fetch", is_flag=True, help="Fetch rows from the addresses that the record names.")
 @click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
 @click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
 @click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
@@ -90,7 +91,7 @@ def reproduce(
     if original.bundle:
         inputs = inputs.before(places_in(original.bundle, original))
     config = as_repeated(original, located(original, inputs), output=output, trusted=trust_remote_code)
-    require(original, config)
+    require(original, config, fetches=inputs.fetch)
     findings = differences.all_of(original, config, probe.gather(Host()))
     result: dict[str, Any] = {"run": str(original.title), "differences": [asdict(each) for each in findings]}
     if not as_json:
