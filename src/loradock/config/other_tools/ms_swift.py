@@ -27,7 +27,7 @@ from loradock.config.other_tools.preference import RULES, first_adapter, preferr
 LONG = {"delete": "drop", "left": None, "right": "truncate", "split": "split"}
 LOSSES = {"default": None, "last_round": "completion", "all": "all"}
 TASKS = ("causal_lm", "CAUSAL_LM", "None")
-OF_EMBEDDING = "here with objective: embedding and rows of query and passages, see docs/embedding.md"
+OTHER_TASKS = {"embedding": "; here with objective: embedding and rows of query and passages, see docs/embedding.md"}
 SAMPLES = 16
 """Of a step where accumulation is not given."""
 
@@ -64,7 +64,7 @@ def kind(translation: Translation) -> None:
     if (way := translation.get("rlhf_type")) is not None:
         preferring(translation, "rlhf_type", way)
     if (task := str(translation.get("task_type"))) not in TASKS:
-        refuse(translation, "task_type", f"{task}; {OF_EMBEDDING}" if task == "embedding" else task)
+        refuse(translation, "task_type", f"{task}{OTHER_TASKS.get(task, '')}")
     way = translation.get("tuner_type", "train_type")
     if way != "lora":
         name = "tuner_type" if translation.given.get("tuner_type") else "train_type"
