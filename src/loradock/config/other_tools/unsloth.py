@@ -20,7 +20,7 @@ from loradock.config.other_tools.base import (
     to_truth,
     words,
 )
-from loradock.config.other_tools.preference import RULES, UNPAIRED, preferring
+from loradock.config.other_tools.preference import REWARD, RULES, UNPAIRED, preferring
 
 DATA = ("dataset_name", "dataset", "data_files", "train_dataset")
 
@@ -34,6 +34,7 @@ TRAINER = re.compile(r"(?:Unsloth)?(?P<kind>[A-Za-z]+?)(?:Trainer|Config)")
 """What trains, by the name of its class or of its arguments: DPOTrainer, KTOConfig."""
 OF_VECTORS = "FastSentenceTransformer"
 SUPERVISED = ("SFT", "", "Training")
+WORDS = {"reward": REWARD}
 READERS = ("json", "csv", "parquet", "text")
 """First arguments of load_dataset that say how files are read."""
 ENDS = ("embed_tokens", "lm_head")
@@ -58,7 +59,7 @@ def kind(translation: Translation) -> None:
     found = TRAINER.fullmatch(str(call))
     if call:
         word = found["kind"].lower() if found else str(call)
-        preferring(translation, "trainer", "rm" if word == "reward" else word)
+        preferring(translation, "trainer", WORDS.get(word, word))
         if translation.refused.pop("trainer", None):
             translation.refused[str(call)] = str(call)
     elif UNPAIRED & translation.given.keys():
