@@ -277,4 +277,4 @@ def test_a_setting_without_its_option_is_answered_with_it(words: tuple[str, ...]
 def test_an_option_before_the_verb_of_a_group_is_answered_with_the_verbs() -> None:
     done = CliRunner().invoke(cli, ["export", "--format", "gguf"])
     assert done.exit_code == 2
-    assert done.output.rstrip().endswith("No such option '--format' here: loradock export gguf ...")
+    assert done.output.rstrip().endswith("No such option '--format': a command comes first: cli export gguf")

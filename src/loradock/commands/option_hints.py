@@ -136,7 +136,7 @@ def of_a_model(unknown: click.NoSuchOption) -> click.NoSuchOption:
     if name in MODELS and arguments and not any(param.opts[0] == "--model" for param in command.params):
         metavars = " ".join(param.make_metavar(context) for param in arguments)
         hint = f"it is an argument: {context.command_path} {metavars}"
-    elif name in MODELS and isinstance(command, click.Group):
+    elif isinstance(command, click.Group) and context.parent:
         hint = f"a command comes first: {context.command_path} {' | '.join(command.list_commands(context))}"
     elif name in QUESTIONS and has_input:
         hint = "--input FILE answers the rows of a file; one question: echo TEXT | loradock chat MODEL"

@@ -15,14 +15,7 @@ def verb_group(name: str, others: Mapping[str, str]) -> Any:
     answers = {verb: answer for verbs, answer in others.items() for verb in verbs.split()}
 
     class Answering(click.Group):
-        """Says what an unknown verb is called here, and that one comes before its options."""
-
-        def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-            """As click does; UsageError for an option in the place of the verb."""
-            try:
-                return super().parse_args(ctx, args)
-            except click.NoSuchOption as unknown:
-                ctx.fail(f"No such option {unknown.option_name!r} here: loradock {name} {'|'.join(self.commands)} ...")
+        """Says what an unknown verb is called here."""
 
         def resolve_command(
             self, ctx: click.Context, args: list[str]
