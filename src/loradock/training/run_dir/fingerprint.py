@@ -51,6 +51,7 @@ FREE_KEYS = {
     "data.workers": "any number of processes prepares the same rows",
     "model.cache_weights": "dense or packed, the products are the same bit for bit",
     "train.memory_fraction": "how much memory is planned with; sums in another order",
+    "train.threads": "how many add up; sums in another order",
     "train.workers": "any number of processes loads the same steps",
 }
 """Keys that change neither the adapter nor what is decided, each with the reason; "logging." is the whole section."""
