@@ -15,8 +15,9 @@ import pytest
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.read import digest
-from loradock.errors import DiskFull, EnvironmentUnfit, LoradockError, NotWritable, StorageError, machine_error
+from loradock.errors import DiskFull, EnvironmentUnfit, LoradockError, NotWritable, StorageError
 from loradock.files import regular
+from loradock.files.system_errors import machine_error
 from loradock.training.checkpoint import manifest
 from loradock.training.endings import as_loradock_error
 

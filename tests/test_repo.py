@@ -149,3 +149,16 @@ def test_a_test_leaves_the_environment_check_out_by_one_function_that_asks_why()
     assert {path.name for path in found} <= allowed | {"test_train.py"}
     train = (ROOT / "tests" / "commands" / "test_train.py").read_text(encoding="utf-8")
     assert train.count(option) == train.count('{"skipped": "' + option) == 1
+
+
+LINES, LONGER = 300, 5
+"""What a file of the sources has at most, and how many of them have more: that may only fall."""
+
+
+def test_files_of_more_than_300_lines_do_not_become_more() -> None:
+    lengths = {
+        str(file.relative_to(ROOT)): len(file.read_text(encoding="utf-8").splitlines())
+        for file in (ROOT / "src").rglob("*.py")
+    }
+    longer = {name: lines for name, lines in lengths.items() if lines > LINES}
+    assert len(longer) <= LONGER, f"put what belongs together into a file of its own: {longer}"

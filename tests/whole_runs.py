@@ -51,6 +51,7 @@ def train(
     exam: Exam | None = None,
     view: Silent | None = None,
     allowed: Sequence[str] = (),
+    stop_after: int | None = None,
 ) -> Result:
     """One whole run in this process: `settings` are --set texts; the cache lies beside the run directory.
 
@@ -67,7 +68,7 @@ def train(
         json.loads((directory / "run.json").read_text(encoding="utf-8")) if (directory / "run.json").exists() else None
     )
     around = opened(loaded, facts=facts, directory=directory, view=view or Silent(), before=before, allowed=allowed)
-    return run(around, exam=exam)
+    return run(around, exam=exam, stop_after=stop_after)
 
 
 def losses(result: Result) -> list[float]:

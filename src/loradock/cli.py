@@ -10,7 +10,8 @@ from typing import NoReturn
 import click
 
 from loradock import __version__
-from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, machine_error, refused_path
+from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError
+from loradock.files.system_errors import machine_error, refused_path
 from loradock.process import environment, signals, streams, termination_log
 
 COMMANDS = {

@@ -148,7 +148,19 @@ class Recurrence:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelFacts:
+class PositionFacts:
+    """How many positions a base has, `context_length`; None where it states no number.
+
+    `window`: positions that it was trained on, where RoPE scaling stretches them or can, else None.
+    """
+
+    name: str
+    context_length: int | None = None
+    window: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelFacts(PositionFacts):
     """A causal LM as its config describes it; nothing here needs the weights.
 
     `linears` are the layers that quantisation and LoRA can reach (the output head is not among them); `parameters`
@@ -160,12 +172,10 @@ class ModelFacts:
     layers that mix tokens by more than attention, None without. `experts`: matrices of a mixture's experts that the
     storage and LoRA can reach; `expert_targets`: the names of those that get an adapter; `expert_names`: of linear
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
-    rows of new tokens, which are trained with the adapter. `window`: positions that it was trained on, where RoPE
-    scaling stretches them or can, else None. `is_prequantised`: its files hold it in NF4, but for
-    `dense_parameters` of its linear layers, or (`is_mxfp4`) its experts in MXFP4.
+    rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
+    `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
     """
 
-    name: str
     architecture: str
     decoder: str
     layers: int
@@ -176,7 +186,6 @@ class ModelFacts:
     targets: tuple[str, ...]
     unreachable_parameters: int
     unreachable_kinds: tuple[str, ...] = ()
-    context_length: int | None = None
     weights_bytes: int = 0
     has_sdpa: bool = True
     capped_heads: int = 0
@@ -186,11 +195,10 @@ class ModelFacts:
     experts: tuple[ExpertShape, ...] = ()
     expert_targets: tuple[str, ...] = ()
     expert_names: tuple[str, ...] = ()
-    window: int | None = None
     row_parameters: int = 0
     head_parameters: int = 0
     is_prequantised: bool = False
-    is_mxfp4: bool = False
+    stored_as: str | None = None
     dense_parameters: int = 0
 
     @property

@@ -11,6 +11,7 @@ import pytest
 from tiny import BASE
 
 HEAVY = {"torch", "transformers", "datasets", "pandas", "peft", "bitsandbytes", "trl", "accelerate"}
+OFFLINE = {**os.environ, "HF_HUB_OFFLINE": "1"}
 MOST = 800
 """Modules: about 0.7 s of CPU."""
 ROW = '{"prompt": "a", "completion": "b"}\n'
@@ -49,9 +50,20 @@ def test_what_needs_no_tokenizer_is_answered_without_large_libraries(verb: str, 
     settings(tmp_path, "bad", model=str(BASE), rows="bad.jsonl")
     code, arguments = VERBS[verb]
     command = [sys.executable, "-X", "importtime", "-m", "loradock", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={**os.environ}, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OFFLINE, timeout=120)
     assert done.returncode == code, done.stderr[-2000:]
     lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
     modules = {line.rpartition("|")[2].strip() for line in lines}
     assert modules.isdisjoint(HEAVY)
     assert len(modules) < MOST
+
+
+def test_rows_are_shown_without_torch(tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(ROW, encoding="utf-8")
+    command = [sys.executable, "-X", "importtime", "-m", "loradock", "data", "show"]
+    command += ["--model", str(BASE), "--data", "rows.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OFFLINE, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+    assert "transformers" in imported
+    assert imported.isdisjoint(HEAVY - {"transformers"})

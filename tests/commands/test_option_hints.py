@@ -40,6 +40,7 @@ MEANT = {
     "--overwrite-output-dir": "--fresh",
     "--config": "loradock train run.yaml",
     "--dry-run": "loradock plan",
+    "--bs": "--batch-size",
     "--deepspeed": "train.parallel",
     "--loss_type": "--set objective=preference --set preference.loss=dpo (kto,",
     "--pref-loss": "sigmoid is dpo",
@@ -256,3 +257,24 @@ def test_a_model_given_as_a_configuration_is_answered_with_its_option(llama: Pat
     assert f"--model {llama}" in str(done.exception)
     done = CliRunner().invoke(cli, ["train", str(llama.parent), "--data", "rows.jsonl"])
     assert f"ls {llama.parent}" in str(done.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "typed"),
+    [
+        (("learning_rate=1e-4",), "--set train.learning_rate=1e-4"),
+        (("lr=1e-4", "rank=8"), "--set train.learning_rate=1e-4 --set lora.rank=8"),
+        (("run.yaml", "train.max_steps=3"), "--set train.max_steps=3"),
+        (("lora.targets=[q_proj, v_proj]",), "--set 'lora.targets=[q_proj, v_proj]'"),
+    ],
+)
+def test_a_setting_without_its_option_is_answered_with_it(words: tuple[str, ...], typed: str) -> None:
+    done = CliRunner().invoke(cli, ["train", "--model", ".", "--data", "rows.jsonl", *words])
+    assert done.exit_code == 2
+    assert done.output.rstrip().endswith(f"settings are given by --set: {typed}")
+
+
+def test_an_option_before_the_verb_of_a_group_is_answered_with_the_verbs() -> None:
+    done = CliRunner().invoke(cli, ["export", "--format", "gguf"])
+    assert done.exit_code == 2
+    assert done.output.rstrip().endswith("No such option '--format': a command comes first: cli export gguf")

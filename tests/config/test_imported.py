@@ -71,10 +71,32 @@ def test_each_value_of_theirs_is_ours_or_told_and_what_is_written_is_taken_and_h
     assert leaves(again.config) == leaves(loaded.config)
 
 
-def test_there_are_twenty_of_the_tools_that_most_people_come_from_and_ten_of_the_others() -> None:
-    least = {"axolotl": 20, "llama-factory": 20, "trl": 20, "ms-swift": 10, "unsloth": 10}
-    assert TABLES.keys() == TOOLS.keys() == least.keys()
-    assert [tool for tool, table in TABLES.items() if len(table["cases"]) < least[tool]] == []
+def test_there_are_twenty_of_each_tool() -> None:
+    assert TABLES.keys() == TOOLS.keys()
+    assert [tool for tool, table in TABLES.items() if len(table["cases"]) < 20] == []
+
+
+OTHER_TRAININGS: list[tuple[str, dict[str, Any], str]] = [
+    ("ms-swift", {"rlhf_type": "grpo", "reward_funcs": ["accuracy"], "num_generations": 8}, "rlhf_type: grpo"),
+    ("ms-swift", {"task_type": "seq_cls", "num_labels": 2}, "task_type: seq_cls"),
+    ("ms-swift", {"task_type": "reranker"}, "task_type: reranker"),
+    ("ms-swift", {"task_type": "embedding", "loss_type": "infonce"}, "here with objective: embedding"),
+    ("unsloth", {"GRPOConfig": {"num_generations": 6, "beta": 0.1}}, "GRPOConfig"),
+    ("unsloth", {"num_generations": 6}, "num_generations: 6, of a trainer that is not named"),
+    ("unsloth", {"beta": 0.1}, "beta: 0.1, of a trainer that is not named"),
+    ("unsloth", {"FastSentenceTransformer": {"max_seq_length": 512}}, "FastSentenceTransformer"),
+    ("unsloth", {"task_type": "FEATURE_EXTRACTION"}, "task_type: FEATURE_EXTRACTION"),
+]
+
+
+@pytest.mark.parametrize(("tool", "changes", "what"), OTHER_TRAININGS)
+def test_another_training_is_not_taken_for_a_supervised_one(
+    tool: str, changes: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match="asks for a training that is not here") as error:
+        imported(written(tmp_path, tool, changes), tool=tool)
+    assert what in str(error.value)
+    assert str(error.value.hint).startswith("to train supervised rows, remove ")
 
 
 def test_nothing_of_a_tool_is_both_carried_over_and_needless() -> None:
@@ -114,7 +136,7 @@ def test_given_to_train_it_is_answered_with_the_command_that_imports_it(tool: st
 
 
 def test_a_file_of_ours_with_slips_is_nobody_elses() -> None:
-    from loradock.config.load import preset_names, read_preset
+    from loradock.config.presets import preset_names, read_preset
 
     assert [name for name in preset_names() if recognised(read_preset(name).values)] == []
 

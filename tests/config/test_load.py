@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from loradock.config.annotated_yaml import annotated_yaml
-from loradock.config.load import Loaded, leaves, load, preset_names
+from loradock.config.load import Loaded, leaves, load
+from loradock.config.presets import preset_names
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 
@@ -266,6 +267,7 @@ def test_no_tracker_is_written_as_an_empty_list(word: str) -> None:
         ("data.seed", "-1", "from 0 to 4,294,967,295"),
         ("data.workers", "10000", "from 0 to 256"),
         ("train.workers", "10000", "from 0 to 256"),
+        ("train.threads", "0", "from 1 to 1,024"),
         ("train.seed", "1099511627776", "from 0 to 4,294,967,295"),
         ("lora.rank", "1e11", "from 1 to 16,384"),
         ("lora.alpha", "1e300", "above 0 and at most 1,000,000"),

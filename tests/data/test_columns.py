@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation
-from loradock.data.formats.base import is_filled
+from loradock.data.formats.fields import is_filled
 from loradock.data.prepare import prepare
 from loradock.data.sources import HeldOut, held_out, samples
 from loradock.data.statistics import read_texts

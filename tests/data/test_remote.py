@@ -287,6 +287,33 @@ class Store(LocalFileSystem):
         super().get_file(path1, path2, **kwargs)
 
 
+def test_a_run_of_fetched_rows_is_repeated_by_fetching_them_where_a_person_allows_it(
+    server: str, tmp_path: Path, llama: Path
+) -> None:
+    rows: Any = f"{server}/rows.jsonl"
+    train(tmp_path / "run", "train.max_steps=1", "train.global_batch=2", model=llama, data=[rows])
+    words = ["reproduce", str(tmp_path / "run"), "--check-only", "--json"]
+    forget()
+    Files.requests.clear()
+    refused = CliRunner().invoke(cli, words)
+    assert isinstance(refused.exception, InputMissing)
+    assert (refused.exception.hint, Files.requests) == ("add --fetch", [])
+    assert str(hashlib.sha256(ROWS).hexdigest()) in str(refused.exception.problems[0].hint)
+
+    def compared() -> list[str]:
+        forget()
+        done = CliRunner().invoke(cli, [*words, "--fetch"])
+        return [each["name"] for each in json.loads(done.stdout)["differences"] if each["name"].startswith("rows")]
+
+    assert compared() == []
+    assert [path for path, _ in Files.requests] == ["/rows.jsonl"]
+    Files.content["/rows.jsonl"] = ROWS + ROWS
+    assert compared() == [f"rows of {rows}"]
+    needless = CliRunner().invoke(cli, [*words, "--fetch", "--data", str(tmp_path / "rows.jsonl")])
+    assert isinstance(needless.exception, UsageError)
+    assert needless.exception.hint == "leave out --fetch"
+
+
 @pytest.fixture
 def store(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "root", str(tmp_path))

@@ -6,7 +6,8 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from loradock.data.cache import Chunk
-from loradock.data.formats.base import Conversation, Message, RowError
+from loradock.data.formats.base import Conversation, Message
+from loradock.data.formats.fields import RowError
 from loradock.data.remarks import ALTERED
 from loradock.data.render import Loss, Renderer
 from loradock.data.row_task import ChunkPreparer, Task

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from loradock.data import chat_template
-from loradock.data.formats.base import Conversation, Message, RowError
+from loradock.data.formats.base import Conversation, Message
+from loradock.data.formats.fields import RowError
 from loradock.data.pairs.template import EmbeddingTemplate
 from loradock.data.render import Renderer
 from loradock.data.templates import Brought, ChatTemplate, resolve

@@ -12,7 +12,8 @@ from data.tool_templates import END_TOKENS, FAMILIES, HERMES, Family, expected
 
 from loradock.config.schema import RunConfig
 from loradock.data.duplicates import Fingerprints
-from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
+from loradock.data.formats.base import Conversation, Message, ToolCall
+from loradock.data.formats.fields import RowError
 from loradock.data.remarks import CUT
 from loradock.data.render import Renderer
 from loradock.data.templates import ChatTemplate, named

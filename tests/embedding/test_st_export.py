@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from click.testing import CliRunner
 from embedding.made import TASK, TEXTS, make_adapter, with_bos, write_recipe
 from sentence_transformers import SentenceTransformer
 from tiny import make_llama
 from training.objectives.reference import MODEL, NEEDS_REFERENCE
-from transformers import AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, BitsAndBytesConfig
 
+from loradock.cli import cli
 from loradock.errors import ModelError
 from loradock.use.embedding import st_export
 from loradock.use.embedding.evaluate import Instructions
@@ -129,7 +131,6 @@ def test_what_transformers_does_not_read_with_an_adapter_is_exported_merged_only
 
 def test_a_base_in_bfloat16_stays_so_and_each_weight_is_rounded_once(tmp_path: Path, base: Path) -> None:
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM
 
     half = tmp_path / "half"
     AutoModelForCausalLM.from_pretrained(base, dtype=torch.bfloat16).save_pretrained(half)
@@ -143,6 +144,28 @@ def test_a_base_in_bfloat16_stays_so_and_each_weight_is_rounded_once(tmp_path: P
     merged = load_file(tmp_path / "model" / "model.safetensors")[f"{name}.weight"]
     assert merged.dtype == torch.bfloat16
     assert torch.equal(merged, wanted.bfloat16())
+
+
+def test_a_base_in_nf4_is_exported_beside_its_adapter_and_not_merged(tmp_path: Path, base: Path, adapter: Path) -> None:
+    """What `--merge` would be added to are weights that nobody has any more."""
+    packed = tmp_path / "packed"
+    nf4 = {"bnb_4bit_quant_type": "nf4", "bnb_4bit_use_double_quant": True, "bnb_4bit_compute_dtype": torch.float32}
+    config = BitsAndBytesConfig(load_in_4bit=True, **nf4)  # pyright: ignore
+    options: dict[str, Any] = {"quantization_config": config, "dtype": torch.float32, "device_map": "cpu"}
+    AutoModelForCausalLM.from_pretrained(base, **options).save_pretrained(packed)
+    AutoTokenizer.from_pretrained(base).save_pretrained(packed)
+    made = shutil.copytree(adapter, tmp_path / "adapter")
+    write_recipe(made, "model.quantization=nf4", base=packed)
+    words = ("checkpoint", "export", str(made), "--as", "sentence-transformers", "--base-model", str(packed))
+    refused = CliRunner().invoke(cli, [*words, "-o", str(tmp_path / "model"), "--merge"])
+    assert isinstance(refused.exception, ModelError)
+    assert refused.exception.what.startswith(f"{packed} holds its weights in NF4")
+    assert refused.exception.hint == "leave out --merge, or loradock embed RUN"
+    assert not (tmp_path / "model").exists()
+    done = CliRunner().invoke(cli, [*words, "-o", str(tmp_path / "model")])
+    assert done.exception is None, done.output
+    theirs = SentenceTransformer(str(tmp_path / "model"), device="cpu").encode_document(TEXTS)
+    np.testing.assert_allclose(theirs, open_embedder(made).embed(TEXTS), atol=5e-3)  # one of them rounds to bfloat16
 
 
 @pytest.mark.parametrize("pooling", ["weightedmean", "cls"])

@@ -6,13 +6,15 @@ import json
 import re
 import stat
 import subprocess
+import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from image.containers import Ended, start
 from image.leaks import scan
+from proven import unchecked
 
 from loradock.delivery.image import labels
 from loradock.facts import IMAGE_DIGEST
@@ -49,6 +51,33 @@ def test_any_uid_trains_and_saves_with_nothing_writable_but_a_tmpfs(
     assert record["facts"]["image_digest"] == named[IMAGE_DIGEST]
     assert record["env_check"]["level"] == "compute"
     assert [each for each in record["env_check"]["findings"] if each["severity"] != "ok"] == []
+
+
+@pytest.mark.full
+def test_a_run_of_the_container_is_repeated_outside_and_the_other_way_round(
+    engine: DockerClient, image: str, started: list[Container], tmp_path: Path
+) -> None:
+    """Another Python where the base has one; another user, package folder, home and place of the run."""
+    tmp_path.chmod(0o777)
+    skipped = unchecked("what is proven is that two trainings are equal")
+    options: Any = {"user": UIDS[0], "volumes": {str(tmp_path): {"bind": "/out", "mode": "rw"}}}
+    inside_it = Ended(start(engine, image, started, *SHORT, skipped, **options))
+    assert inside_it.code == 0, inside_it.text
+    (made_inside,) = tmp_path.iterdir()
+    made_outside = tmp_path / "outside"
+    command = [sys.executable, "-m", "loradock"]
+    outside = [*command, *SHORT[:2], *SHORT[-2:], skipped, "--output", str(made_outside)]
+    subprocess.run(outside, check=True, capture_output=True)
+    (made_outside,) = made_outside.iterdir()
+    again = subprocess.run(
+        [*command, "reproduce", str(made_inside), "--whole", skipped], capture_output=True, text=True, check=False
+    )
+    where = f"/out/{made_outside.relative_to(tmp_path)}"
+    back = Ended(start(engine, image, started, "reproduce", where, "--whole", skipped, "--output", "/out/b", **options))
+    for code, text in ((again.returncode, again.stdout + again.stderr), (back.code, back.text)):
+        assert code == 0, text
+        assert "identical to step 4, with the same adapter" in text
+        assert re.findall(r"^differs: (.*) \(may", text, re.MULTILINE) == []
 
 
 def test_env_check_finds_nothing_wrong_in_the_image(

@@ -10,7 +10,8 @@ import pytest
 from tiny import BASE
 from transformers import AutoTokenizer
 
-from loradock.data.formats.base import Completion, Conversation, Message, RowError
+from loradock.data.formats.base import Completion, Conversation, Message
+from loradock.data.formats.fields import RowError
 from loradock.data.templates import NAMES, named
 from loradock.training.lineage import Lineage
 from loradock.use.inference.prompts import Prompts

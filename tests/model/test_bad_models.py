@@ -20,7 +20,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.model import LoraConfig, ModelConfig
 from loradock.errors import HubError, InputMissing, LoradockError, ModelError
 from loradock.machine import hub_access
-from loradock.model import shape, source, tokenizer
+from loradock.model import lengths, shape, source, tokenizer
 from loradock.model.description import describe
 from loradock.training.observers import model_card
 
@@ -266,7 +266,7 @@ def test_a_module_to_save_that_does_not_exist_is_refused(llama: Path) -> None:
 def test_a_length_beyond_the_positions_is_refused(llama: Path) -> None:
     config = RunConfig()
     with pytest.raises(ModelError, match="the model has 512 positions"):
-        shape.longest_row(4096, shape.inspect(opened(llama), config))
+        lengths.longest_row(4096, shape.inspect(opened(llama), config))
 
 
 def test_experts_that_quantisation_cannot_reach_are_refused_before_loading(tmp_path: Path, llama: Path) -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 import transformers
 from commit import turn_of
+from quantised_files import fp8_parts
+from safetensors.torch import load_file, save_file
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -157,7 +159,35 @@ def make(directory: Path, each: Published) -> Path:
     model.save_pretrained(directory)
     AutoTokenizer.from_pretrained(BASE).save_pretrained(directory)
     file.write_text(json.dumps(config))
+    quantise(directory, config.get("quantization_config", {}))
     return directory
+
+
+def quantise(directory: Path, settings: dict[str, Any]) -> None:
+    """Store its linear layers and experts as its config.json says: in FP8, or experts in MXFP4."""
+    change = {"fp8": in_fp8, "mxfp4": in_mxfp4}.get(settings.get("quant_method", ""))
+    for file in directory.glob("*.safetensors") if change else ():
+        held: dict[str, torch.Tensor] = {}
+        for name, tensor in load_file(file).items():
+            held |= change(name, tensor, settings) if change else {}
+        save_file(held, file, metadata={"format": "pt"})
+
+
+def in_fp8(name: str, tensor: torch.Tensor, settings: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What files hold of a tensor; those of towers, embeddings and routers stay as they are."""
+    is_inner = name.endswith(("_proj.weight", "_with_mqa.weight")) or "experts." in name
+    is_inner = is_inner and tensor.dim() == 2 and "vision" not in name and "projector" not in name
+    return fp8_parts(name, tensor, block=settings["weight_block_size"]) if is_inner else {name: tensor}
+
+
+def in_mxfp4(name: str, tensor: torch.Tensor, _: dict[str, Any]) -> dict[str, torch.Tensor]:
+    """What files hold of a tensor: experts are other ones, of random blocks."""
+    if ".experts." not in name or tensor.dim() != 3:
+        return {name: tensor}
+    experts, columns, rows = tensor.shape
+    size = (experts, rows, columns // 32)
+    blocks = torch.randint(0, 256, (*size, 16), dtype=torch.uint8)
+    return {f"{name}_blocks": blocks, f"{name}_scales": torch.randint(118, 122, size, dtype=torch.uint8)}
 
 
 def built(config: Any) -> Any:

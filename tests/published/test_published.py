@@ -97,7 +97,10 @@ def test_a_published_shape_is_trained_or_refused_and_what_comes_out_works_on_its
     assert decided["engine"] == shape.expected["engine"], text
     assert len(losses) == steps
     assert all(math.isfinite(loss) for loss in losses)
-    if shape.year:
+    if shape.year and shape.config.get("quantization_config"):  # transformers reads no block that a matrix cuts off
+        command = forking.start(tmp_path, "merge", "run", "merged", "--verify", "full", "--dtype", "f32")
+        assert command.finish() == 0, command.text()
+    elif shape.year:
         check_served(tmp_path, model)
         check_merged(tmp_path, model, forking)
     shutil.rmtree(model)

@@ -122,12 +122,12 @@ def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
         scored = trained(tmp_path, typing, "by_scores", model=llama, data=rows)
         warm = trained(tmp_path, typing, "warmer", *embedding, model=llama, data=pairs)
         words = ("train", "--model", str(llama), "--data", str(rows), "--set")
-        cut = typing(tmp_path, *words, "objective=by_scores", "--set", "train.parallel=zero2")
+        cut = typing(tmp_path, *words, "objective=warmer", "--set", "train.parallel=zero2")
         refused = typing(tmp_path, *words, "objective=warmer")
     assert scored["engine"]["value"] == plain["engine"]["value"] == "fast"
     assert scored["losses"] == pytest.approx(plain["losses"], rel=1e-4)
     assert cut.returncode == 78
-    assert "objective by_scores is not trained on a model that is cut among GPUs" in cut.stderr
+    assert "objective warmer is not trained on a model that is cut among GPUs" in cut.stderr
 
     assert warm["engine"]["value"] == "fast"
     # of 8 passages and a negative each, the lower the temperature the farther from chance

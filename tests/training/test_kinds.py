@@ -14,7 +14,8 @@ from proven import unchecked
 from safetensors.torch import load_file
 
 FORMAT = """
-from loradock.data.formats.base import Format, Pairs, Side, text_of
+from loradock.data.formats.base import Format, Pairs, Side
+from loradock.data.formats.fields import text_of
 
 def convert(row):
     question, good, bad = (Side("", text_of(row, name)) for name in ("question", "good", "bad"))

@@ -19,9 +19,10 @@ from whole_runs import losses, train
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
-from loradock.model import load, mxfp4, prequantised, source, whole
+from loradock.model import added_error, load, prequantised, source, whole
 from loradock.model.experts import layout
 from loradock.model.experts.storage import NF4Experts
+from loradock.model.stored import mxfp4
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
@@ -82,10 +83,11 @@ def test_experts_are_what_the_format_says_and_are_quantised_once_more(published:
     name = "model.layers.1.mlp.experts.down_proj"
     first = [tensors[f"{name}{part}"][:1, :3] for part in (mxfp4.BLOCKS, mxfp4.SCALES)]
     assert torch.equal(mxfp4.dense(*first).double(), by_definition(*first))
-    added_error = load.coverage(quantised).added_error
-    assert added_error is not None
-    assert 0.05 < added_error < 0.15
-    assert load.coverage(unquantised).added_error is None
+    base = source.find(configs[0])
+    share = added_error.of(quantised, base)
+    assert share is not None
+    assert 0.05 < share < 0.15
+    assert added_error.of(unquantised, base) is None
 
 
 def test_loss_and_gradients_are_those_of_the_dequantised_weights_in_float64(
@@ -130,10 +132,10 @@ def test_a_run_says_what_was_added_and_is_merged_onto_what_it_was_trained_on(
     assert not [name for name in names if name.endswith((mxfp4.BLOCKS, mxfp4.SCALES))]
 
 
-def test_a_storage_that_takes_no_experts_is_refused_where_a_model_is_opened(published: Path) -> None:
+def test_a_storage_that_takes_no_experts_leaves_them_dense_as_of_a_base_in_16_bit(published: Path) -> None:
     asked = ModelConfig(name=str(published), quantization="int8")
-    with pytest.raises(ModelError, match="experts in MXFP4, which int8 does not take"):
-        load.load_whole(source.find(asked), asked, dtype=torch.float32, device="cpu")
+    model = load.load_whole(source.find(asked), asked, dtype=torch.float32, device="cpu")
+    assert {matrices.parameter.dtype for matrices in layout.matrices(model)} == {torch.float32}
 
 
 def test_blocks_without_their_scales_are_a_weight_that_is_missing(published: Path, tmp_path: Path) -> None:

@@ -28,7 +28,6 @@ from loradock.model import new_tokens, shape, source
 from loradock.model.tokenizer import open_tokenizer
 from loradock.plan import obstacles
 from loradock.training import continued
-from loradock.training.observers import model_card
 from loradock.training.run import Result
 from loradock.use.inference import opener
 from loradock.use.merge import job, merge
@@ -133,8 +132,8 @@ def test_plain_peft_reads_what_is_saved_and_a_merge_answers_the_same(trained: Tr
     opened = opener.open_model(trained.result.directory, device="cpu")
     assert opened.written(ids_of(adapter)) == "".join(TOKENS)
     base: Any = AutoModelForCausalLM.from_pretrained(trained.base, dtype=torch.float32)
-    exec(model_card.RESIZED, {"AutoTokenizer": AutoTokenizer, "adapter": str(adapter), "base": base})
-    assert model_card.RESIZED in (adapter / "README.md").read_text(encoding="utf-8")
+    exec(new_tokens.RESIZED, {"AutoTokenizer": AutoTokenizer, "adapter": str(adapter), "base": base})
+    assert new_tokens.RESIZED in (adapter / "README.md").read_text(encoding="utf-8")
     expected = logits(PeftModel.from_pretrained(base, str(adapter)), ids)
     assert torch.allclose(logits(opened.model, ids), expected, atol=1e-5)
     head, embedding = opened.model.get_output_embeddings(), opened.model.get_input_embeddings()

@@ -20,7 +20,7 @@ from whole_runs import Silent, losses, train
 from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, LoradockError, ModelError
-from loradock.model import rope_scaling, shape, source
+from loradock.model import lengths, rope_scaling, shape, source
 from loradock.training.run import Result
 from loradock.use.inference import opener
 from loradock.use.merge import job, merge
@@ -141,13 +141,13 @@ def test_too_long_a_row_is_answered_with_the_factor_that_it_takes(base: Path) ->
     config = config_of(base, "data.max_length=200")
     facts = shape.inspect(source.find(config.model), config)
     with pytest.raises(ModelError) as refused:
-        shape.longest_row(200, facts)
+        lengths.longest_row(200, facts)
     assert "--set model.rope_scaling=yarn --set model.rope_factor=4" in str(refused.value.hint)
     scaled = config_of(base, *SCALING["yarn"])
     stretched = shape.inspect(source.find(scaled.model), scaled)
-    assert shape.longest_row(200, stretched) == 200
+    assert lengths.longest_row(200, stretched) == 200
     with pytest.raises(ModelError) as too_long:
-        shape.longest_row(600, stretched)
+        lengths.longest_row(600, stretched)
     assert str(too_long.value.hint).endswith("or --set model.rope_factor=10 to stretch them")
 
 

@@ -93,7 +93,7 @@ def _refuse(error: LoradockError) -> None:
 
 
 def _answer(talk: Chat, line: str) -> None:
-    from loradock.data.formats.base import RowError
+    from loradock.data.formats.fields import RowError
     from loradock.errors import DataError, UsageError
 
     if not _is_text(line):

@@ -13,11 +13,13 @@ from loradock.commands.page import say
 from loradock.commands.run_options import Ask, RunCommand, failures, looks, raise_together, run_options
 from loradock.commands.verbs import verb_group
 from loradock.config.annotated_yaml import annotated_yaml
-from loradock.config.load import Loaded, preset_names, preset_text
+from loradock.config.load import Loaded
 from loradock.config.places import is_remote
+from loradock.config.presets import preset_names, preset_text
 from loradock.config.reference import json_schema, markdown
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import HUB_PREFIX
 from loradock.errors import EnvironmentUnfit, InputMissing
 
 

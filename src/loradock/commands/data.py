@@ -98,10 +98,16 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         refuse_without_model({"--lengths": lengths, "--png": png})
         texts_only(loaded.config, status, as_json=as_json)
         return
+    from loradock.data import first_look
     from loradock.data.statistics import measure
+    from loradock.model import shape
+    from loradock.model.description import describe
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
-        corpus, model, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
+        first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)
+        model = shape.inspect(describe(loaded.config.model), loaded.config)
+        looked_at = prepared(loaded.config, progress=counted(status, "prepared"))
+        corpus, max_length = looked_at.corpus, looked_at.max_length
         samples, prepared_rows = corpus.rows, corpus.leading.train.prepared
         if samples is None:
             statistics = of_pairs(corpus, model, max_length, lengths, png=png)

@@ -3,20 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from loradock.process import signals
 
 if TYPE_CHECKING:
     from rich.status import Status
+    from transformers import PreTrainedTokenizerFast
 
     from loradock.config.schema import RunConfig
     from loradock.data.corpus import Corpus
-    from loradock.facts import ModelFacts
+    from loradock.model.source import BaseModel
 
 
-def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Corpus, ModelFacts, int]:
-    """The rows as a run would have them, but uncut; the model; and the length that a run would cut them to.
+@dataclass(frozen=True)
+class LookedAt:
+    """Rows as a run would have them, but uncut.
+
+    `max_length`: tokens that a run would cut them to. `base`, `tokenizer`: what they are tokenised with.
+    """
+
+    corpus: Corpus
+    base: BaseModel
+    tokenizer: PreTrainedTokenizerFast
+    max_length: int
+
+
+def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> LookedAt:
+    """Prepare the rows. torch is not imported: of the base they need the tokenizer and the number of positions.
 
     What is wrong with the first of them is told before a library is imported that takes seconds.
     """
@@ -27,12 +42,12 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
     from loradock.data.select import UNCUT_TOKENS
     from loradock.env_check.examination import gathered
     from loradock.machine import Host
-    from loradock.model import shape, tokenizer
-    from loradock.model.description import describe
+    from loradock.model import lengths, tokenizer
+    from loradock.model.description import describe_for_rows
 
-    base = describe(config.model)
+    base = describe_for_rows(config.model)
     text_tokenizer = tokenizer.open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
-    model = shape.inspect(base, config)
+    positions = lengths.positions_of(base, config)
     corpus = prepare_corpus(
         config,
         tokenizer=text_tokenizer,
@@ -41,9 +56,10 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> tuple[Cor
         progress=lambda rows, _tokens: progress(rows),
     )
     if config.objective_spec.embeds:
-        return corpus, model, corpus.facts.limit_tokens
-    longest = corpus.leading.facts.longest_tokens
-    return corpus, model, shape.longest_row(config.data.max_length, model, rows=longest)
+        most = corpus.facts.limit_tokens
+    else:
+        most = lengths.longest_row(config.data.max_length, positions, rows=corpus.leading.facts.longest_tokens)
+    return LookedAt(corpus=corpus, base=base, tokenizer=text_tokenizer, max_length=most)
 
 
 def counted(status: Status, verb: str) -> Callable[[int], None]:

@@ -41,8 +41,6 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     from loradock.analysis.report import rows as report
     from loradock.catalog.samples import KINDS
     from loradock.data.show import chosen, shown
-    from loradock.model import tokenizer
-    from loradock.model.description import describe
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
@@ -53,17 +51,15 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
         say(f"warning: {warning}", stderr=True)
     status = console_on(stderr=True).status("rows")
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
-        corpus, _, max_length = prepared(loaded.config, progress=counted(status, "prepared"))
-        text_tokenizer = tokenizer.open_tokenizer(
-            describe(loaded.config.model), add_tokens=loaded.config.tokenizer.add_tokens
-        )
+        looked_at = prepared(loaded.config, progress=counted(status, "prepared"))
+        corpus, max_length = looked_at.corpus, looked_at.max_length
         dataset = corpus.leading.train.prepared
         kind = KINDS[corpus.leading.kind]
         rows = [
             shown(
                 dataset,
                 index,
-                tokenizer=text_tokenizer,
+                tokenizer=looked_at.tokenizer,
                 max_length=max_length,
                 documents=kind.documents,
                 role=corpus.leading.role_of(index),

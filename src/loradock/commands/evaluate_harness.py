@@ -13,7 +13,8 @@ from loradock.commands.model_options import opened_model, quiet
 from loradock.commands.option_groups import Group
 from loradock.commands.page import page
 from loradock.commands.paths import LocalPath
-from loradock.errors import ModelError, UsageError, storage_error
+from loradock.errors import ModelError, UsageError
+from loradock.files.system_errors import storage_error
 
 FILE = "harness.json"
 OPTIONS = Group(

@@ -9,8 +9,8 @@ import click
 
 from loradock.commands.paths import LocalPath
 from loradock.delivery.image.sbom import bill_of_image, bill_of_materials
-from loradock.errors import storage_error
 from loradock.files import atomic_io
+from loradock.files.system_errors import storage_error
 
 
 @click.command()

@@ -17,7 +17,8 @@ from loradock.delivery.image.content import Content, content_of, differences, re
 from loradock.delivery.image.engine import connect, image_named
 from loradock.delivery.image.signature import mismatches, sign, statement, statement_file
 from loradock.delivery.image.signature import verify as verify_signature
-from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError, storage_error
+from loradock.errors import SHOWN_PROBLEMS, EnvironmentUnfit, Interrupted, Problem, UsageError
+from loradock.files.system_errors import storage_error
 
 if TYPE_CHECKING:
     from docker.models.images import Image

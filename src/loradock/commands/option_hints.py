@@ -62,6 +62,7 @@ VERBS = {
     "fuse": "merge", "convert": "export gguf", "gguf": "export gguf", "quantize": "export gguf",
     "ollama": "export gguf", "preprocess": "data stats", "prepare": "data stats", "tokenize": "data show",
     "dataset": "data stats", "estimate": "plan", "dry-run": "plan", "cost": "plan", "memory": "plan",
+    "estimate-memory": "plan", "hardware": "env-check",
     "explain": "plan", "presets": "config presets", "validate": "config validate", "init": "config presets",
     "schema": "config schema", "encode": "embed", "embeddings": "embed", "vectors": "embed", "trace": "profile",
     "bench": "diagnose", "checkpoints": "checkpoint list", "clean": "prune", "clear": "prune", "gc": "prune",
@@ -75,7 +76,10 @@ ELSEWHERE = {
         ("serve", "api", "server", "vllm-serve", "deploy"),
         "nothing is served here: loradock merge writes a model for a server; docs/after.md",
     ),
-    **dict.fromkeys(("web", "webui", "webchat", "ui", "gui", "dashboard"), "loradock chat RUN, or loradock report RUN"),
+    **dict.fromkeys(
+        ("web", "webui", "web-ui", "app", "webchat", "ui", "gui", "dashboard"),
+        "loradock chat RUN, or loradock report RUN",
+    ),
     **dict.fromkeys(
         ("llamafactory-cli", "swift", "axolotl", "trl", "unsloth", "tune-run", "litgpt"),
         "the verb alone: loradock train ...; loradock config import FILE takes that tool's configuration",
@@ -86,7 +90,8 @@ ELSEWHERE = {
         loss: f"loradock train --model DIR --data FILE --set objective=preference --set preference.loss={loss}"
         for loss in LOSSES
     },
-    "pretrain": "loradock train --model DIR --data FILE, whose rows are plain text",
+    **dict.fromkeys(("pretrain", "pt", "cpt"), "loradock train --model DIR --data FILE, whose rows are plain text"),
+    "rlhf": "loradock train --model DIR --data FILE --set objective=preference (or reward)",
     **dict.fromkeys(("reward", "rm"), "loradock train --model DIR --data FILE --set objective=reward"),
     **dict.fromkeys(("grpo", "ppo", "rl"), f"not trained here: objective is {', '.join(OBJECTIVES)}"),
     **dict.fromkeys(("stop", "kill", "cancel"), "kill -TERM the process: it saves its last step, and ends with 75"),
@@ -131,7 +136,7 @@ def of_a_model(unknown: click.NoSuchOption) -> click.NoSuchOption:
     if name in MODELS and arguments and not any(param.opts[0] == "--model" for param in command.params):
         metavars = " ".join(param.make_metavar(context) for param in arguments)
         hint = f"it is an argument: {context.command_path} {metavars}"
-    elif name in MODELS and isinstance(command, click.Group):
+    elif isinstance(command, click.Group) and context.parent:
         hint = f"a command comes first: {context.command_path} {' | '.join(command.list_commands(context))}"
     elif name in QUESTIONS and has_input:
         hint = "--input FILE answers the rows of a file; one question: echo TEXT | loradock chat MODEL"

@@ -174,14 +174,14 @@ def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
     """The base without its weights, its facts, and the longest allowed row in tokens by the longest there is."""
-    from loradock.model import shape
+    from loradock.model import lengths, shape
     from loradock.model.description import describe
 
     if not config.model.name:
         raise UsageError("there is no model to plan for", hint="--model DIR with config.json and a tokenizer")
     base = describe(config.model)
     facts = shape.inspect(base, config)
-    return base, facts, lambda rows: shape.longest_row(config.data.max_length, facts, rows=rows)
+    return base, facts, lambda rows: lengths.longest_row(config.data.max_length, facts, rows=rows)
 
 
 def _counted(config: RunConfig, base: BaseModel, length: Callable[[int], int]) -> tuple[DataFacts, AtLength]:

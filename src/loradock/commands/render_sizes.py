@@ -78,7 +78,7 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
     directory = hub_cache.directory_of(name, config.model.revision, environ=os.environ)
     if directory is None or not (directory / "config.json").is_file():
         return None, 0
-    from loradock.model import shape, source, weights
+    from loradock.model import lengths, shape, source, weights
 
     is_trusted = config.model.trust_remote_code == name
     read = source.read_config(directory, name=name, trusted=is_trusted)
@@ -92,7 +92,7 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
         weight_files=weights.files(directory),
     )
     model = shape.inspect(base, config)
-    return model, shape.longest_row(config.data.max_length, model)
+    return model, lengths.longest_row(config.data.max_length, model)
 
 
 def longest_rows(length: int) -> DataFacts:

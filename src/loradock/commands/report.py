@@ -46,8 +46,8 @@ def report(runs: tuple[Path, ...], *, output: Path | None, watch: bool, port: in
         return
     from loradock.analysis.report.html import render
     from loradock.analysis.report.html.runs import read
-    from loradock.errors import storage_error
     from loradock.files import atomic_io
+    from loradock.files.system_errors import storage_error
 
     text = render.html(read(runs))
     file = output or default_file(runs)

@@ -40,6 +40,7 @@ FILE = LocalPath(exists=True, dir_okay=False)
 @click.option("--embedding-template", type=FILE, help="Where an embedding template in a file of its own lies.")
 @click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
 @click.option("--deepspeed", type=FILE, help="Where the run's own DeepSpeed configuration lies.")
+@click.option("--fetch", is_flag=True, help="Fetch rows from the addresses that the record names.")
 @click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
 @click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
 @click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
@@ -90,7 +91,7 @@ def reproduce(
     if original.bundle:
         inputs = inputs.before(places_in(original.bundle, original))
     config = as_repeated(original, located(original, inputs), output=output, trusted=trust_remote_code)
-    require(original, config)
+    require(original, config, fetches=inputs.fetch)
     findings = differences.all_of(original, config, probe.gather(Host()))
     result: dict[str, Any] = {"run": str(original.title), "differences": [asdict(each) for each in findings]}
     if not as_json:
@@ -100,13 +101,18 @@ def reproduce(
         finish(result, as_json=as_json, parted=differing(findings))
         return
     steps_wanted = steps_to_repeat(original, steps=steps, whole=whole)
+    if steps and steps_wanted and steps_wanted < min(steps, original.steps):
+        say(f"the run measured step {steps_wanted}, and none from there to step {steps}", stderr=as_json)
     options = (SKIP_CHECK,) if skips_check else ()
     compared = repeated(original, config, steps_wanted=steps_wanted, options=options, result=result, as_json=as_json)
     finish(result, as_json=as_json, parted=verdict(original, compared, result))
 
 
 def steps_to_repeat(original: Original, *, steps: int | None, whole: bool) -> int | None:
-    """How many steps are repeated, None for all. UsageError where the run had something else from a step before on."""
+    """How many steps are repeated, None for all: of those asked for, up to the last that the run measured.
+
+    UsageError where the run had something else from a step before on.
+    """
     from loradock.analysis.reproduce.attempts import turns
 
     changed = turns(original.record)
@@ -122,7 +128,7 @@ def steps_to_repeat(original: Original, *, steps: int | None, whole: bool) -> in
         if whole or steps or not first.step:
             raise UsageError(f"{what} ({first.why}): no one run repeats both", hint=f"--steps {max(1, first.step)}")
         return first.step
-    return None if whole else count
+    return None if whole else original.last_measured(count)
 
 
 def laid_out(file: Path) -> Path:
@@ -184,7 +190,6 @@ def repeated(
             config,
             processes=original.processes,
             steps=steps_wanted,
-            evaluation=original.last_evaluation(steps_wanted or original.steps),
             options=options,
             on_step=show,
         )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import re
+import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,10 +19,13 @@ from loradock.commands.foreign_options import answered
 from loradock.commands.option_hints import explained
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
+from loradock.config.fields import keys
 from loradock.config.load import SHORTCUTS, Loaded, load
+from loradock.config.other_tools.renamed import RENAMED
 from loradock.config.rules import HubId, KeyProblem, hub_ids
 from loradock.config.schema import RunConfig
-from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError, machine_error
+from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError
+from loradock.files.system_errors import machine_error
 
 STANDARD_INPUT = "-"
 PATH_TEXT = LocalPath(path_type=str)
@@ -179,6 +184,14 @@ def _refused(_context: click.Context, _parameter: click.Parameter, value: str | 
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
 
 
+def _set(setting: str) -> str:
+    """KEY=VALUE, as others take it without an option, as it is written here."""
+    key, _, value = setting.partition("=")
+    ends = [name for name in (each.name for each in keys()) if name.rpartition(".")[2] == key]
+    name = key if "." in key else RENAMED.get(key) or (ends[0] if len(ends) == 1 else key)
+    return f"--set {shlex.quote(f'{name}={value}')}"
+
+
 def _pattern(beyond: Sequence[str]) -> str:
     """What to type where rows were named without --data, as by a pattern that the shell expanded."""
     suffixes = {Path(argument).suffix for argument in beyond if argument.endswith((*ROWS, ".json"))}
@@ -205,6 +218,7 @@ class Price(click.FloatRange):
 
 ROWS = (".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zst")
 """How files of rows end, which no CONFIG is."""
+SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 GRAD_ACCUM = ("--grad-accum", "--gradient-accumulation-steps", "--gradient_accumulation_steps")
 OUTPUT = "output: the run directory."
 OPTIONS = (
@@ -244,6 +258,10 @@ class RunCommand(click.Command):
         except click.NoSuchOption as unknown:
             raise answered(given, self, ctx) or explained(unknown, self) from None
         config = ctx.params.get("config")
+        arguments = [*([str(config)] if config else []), *ctx.args]
+        settings = [text for text in arguments if SETTING.match(text) and not Path(text).exists()]
+        if settings:
+            ctx.fail(f"{' '.join(settings)}: settings are given by --set: {' '.join(map(_set, settings))}")
         rows = [config] if config and config.name.endswith(ROWS) else []
         if beyond := [*map(str, rows), *ctx.args]:
             examples = " ".join(beyond[:3]) + " ..." * (len(beyond) > 3)

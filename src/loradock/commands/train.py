@@ -46,6 +46,12 @@ QUIET = {
     multiple=True,
     help="Continue although this field changed (train.learning_rate, versions, ...); recorded in the run.",
 )
+@click.option(
+    "--stop-after",
+    type=click.IntRange(min=1),
+    metavar="STEP",
+    help="Stop after this step as Ctrl-C would; the schedule stays that of the whole run.",
+)
 @click.option("--full-env-check", is_flag=True, help="Compute all environment checks, those proven before too.")
 @click.option("--skip-env-check", is_flag=True, help="Skip the environment checks; recorded in the run.")
 @click.option("--json", "as_json", is_flag=True, help="Print the run record as JSON on stdout at the end.")
@@ -56,6 +62,7 @@ def train(
     resume: bool,
     fresh: bool,
     allowed: tuple[str, ...],
+    stop_after: int | None,
     full_env_check: bool,
     skip_env_check: bool,
     as_json: bool,
@@ -110,7 +117,7 @@ def train(
                 allowed=allowed,
                 env_check="none" if skip_env_check else "full" if full_env_check else "due",
             )
-            result = run(around, exam=exam)
+            result = run(around, exam=exam, stop_after=stop_after)
             content, directory = result.record, result.directory
             with signals.deferred():  # it is done: what is left is to say so
                 screen.finished(result)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,13 +17,13 @@ from loradock.config import no_effect, other_tools, rules
 from loradock.config.fields import annotation_at, item_of
 from loradock.config.layers import Layers, Origin, Places
 from loradock.config.places import expanded
+from loradock.config.presets import read_preset
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import parts_of
 from loradock.config.strict_yaml import Document, KeyPath, parse_document, parse_value, read_document
 from loradock.config.suggest import dotted
 from loradock.config.wrong_values import WrongValue, check
 from loradock.errors import ConfigError, Problem
-from loradock.text.suggest import did_you_mean
 
 SHORTCUTS = {
     "--model": "model.name",
@@ -113,27 +112,6 @@ def _pinned(layers: Layers, config: RunConfig, pin: Pin | None) -> Iterator[str]
             yield f"{hub_id.name} is named without a commit: --set {hub_id.key}={commit} is taken, and keeps it there"
         else:
             layers.problems.append(_problem(layers, commit))
-
-
-def preset_names() -> list[str]:
-    """The names of the shipped presets, sorted."""
-    folder = resources.files("loradock.config") / "presets"
-    return sorted(file.name.removesuffix(".yaml") for file in folder.iterdir() if file.name.endswith(".yaml"))
-
-
-def preset_text(name: str) -> str:
-    """The YAML of a preset. Raises ConfigError with the nearest name and the list where there is none."""
-    names = preset_names()
-    if name not in names:
-        question = did_you_mean(name, names, before="--preset ", alike=0.4)
-        hint = " ".join(filter(None, (question, f"the presets are: {', '.join(names)}")))
-        raise ConfigError(f"unknown preset: {name}", hint=hint)
-    return (resources.files("loradock.config") / "presets" / f"{name}.yaml").read_text(encoding="utf-8")
-
-
-def read_preset(name: str) -> Document:
-    """The parsed YAML of a preset. Raises ConfigError where there is no such preset."""
-    return parse_document(preset_text(name), file=f"preset {name}")
 
 
 def leaves(config: RunConfig | dict[str, Any]) -> dict[str, Any]:

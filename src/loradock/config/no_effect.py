@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from loradock.catalog import engines, optimizers, schedules
 from loradock.catalog.objectives import OBJECTIVES, is_foreign, owners
 from loradock.catalog.objectives.preference import LOSSES, OWN_KEYS
-from loradock.config.rules import HUB_PREFIX, KeyProblem, Rule, has_validation, is_hub_model
+from loradock.config.rules import KeyProblem, Rule, has_validation, is_hub_model
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import SourceConfig
+from loradock.config.sections.data import HUB_PREFIX, SourceConfig
 from loradock.config.sections.values import Section
 
 HEX_DIGITS = frozenset("0123456789abcdef")

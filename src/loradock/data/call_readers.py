@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from loradock.data.formats.base import RowError, ToolCall, is_object
+from loradock.data.formats.base import ToolCall
+from loradock.data.formats.fields import RowError, is_object
 from loradock.data.formats.tools import calls_of
 
 Tools = Sequence[Mapping[str, Any]]

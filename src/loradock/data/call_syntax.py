@@ -22,7 +22,8 @@ from loradock.data.call_readers import (
     Unread,
     decoded,
 )
-from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
+from loradock.data.formats.base import Conversation, Message, ToolCall
+from loradock.data.formats.fields import RowError
 from loradock.data.formats.tools import calls_of
 
 FIRST = ToolCall("qtool", {"qkey": "qvalue", "qlist": [1, {"qdeep": True}]})

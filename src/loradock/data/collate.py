@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 IGNORED = -100
+IDLE = -1
+"""The place of each document that a rank without work of its own runs along."""
 Array = np.ndarray[Any, Any]
 
 

@@ -13,17 +13,8 @@ from typing import Any, Self
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Format,
-    Pairs,
-    Row,
-    RowError,
-    Sample,
-    is_filled,
-    is_list,
-)
+from loradock.data.formats.base import Completion, Conversation, Format, Pairs, Sample
+from loradock.data.formats.fields import Row, RowError, is_filled, is_list
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
     MEDIA,

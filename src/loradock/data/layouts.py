@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from loradock.data.formats.base import Message, RowError
+from loradock.data.formats.base import Message
+from loradock.data.formats.fields import RowError
 from loradock.data.spans import MARK, Skeleton, Span, marker
 from loradock.data.turns import Place, Prompt, Turn, TurnEnds
 

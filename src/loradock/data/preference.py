@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from loradock.config.sections.data import SourceConfig
-from loradock.data.formats.base import Row, RowError, RowsChange, is_list, is_object
+from loradock.data.formats.fields import Row, RowError, RowsChange, is_list, is_object
 from loradock.data.formats.guess import setting
 from loradock.data.remedies import command_on
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from loradock.data.cache import BEGINNING, DTYPES, FILES
 from loradock.data.columns import Contents
-from loradock.data.formats.base import listed
+from loradock.data.formats.fields import listed
 from loradock.data.read import place_of
 from loradock.errors import StorageError, shown_place
 

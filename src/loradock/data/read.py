@@ -19,8 +19,9 @@ from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_s
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
 from loradock.data.shards import Chosen
-from loradock.errors import DataError, InputMissing, StorageError, machine_error
+from loradock.errors import DataError, InputMissing, StorageError
 from loradock.files import regular
+from loradock.files.system_errors import machine_error
 from loradock.text.suggest import did_you_mean
 
 __all__ = ["Record", "chosen", "digest", "files", "has_text", "place_of", "read", "shown_files"]

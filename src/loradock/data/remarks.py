@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import Format, named
+from loradock.data.formats.base import Message
 from loradock.data.spans import Remark
 from loradock.data.special import SpecialTokens
 from loradock.data.templates import CONTROL, ChatTemplate
+from loradock.data.turns import Turn
 
 ALTERED, UNFOLLOWED, UNEQUAL = "altered", "prompt not followed", "unequal openings"
 CUT = "thought cut"
@@ -105,3 +107,16 @@ def of_special_texts(counts: dict[str, int], *, special_tokens: SpecialTokens) -
     else:
         how = "text" if special_tokens == "as_text" else "control tokens"
         yield f"{what} {how} (data.special_tokens {special_tokens})"
+
+
+def of_turns(text: str, *, messages: Sequence[Message], found: Sequence[Turn]) -> list[Remark]:
+    """What is to be told of a conversation and of its learned turns."""
+    found_remarks: list[Remark] = []
+    if any(message.content.strip() not in text for message in messages):
+        found_remarks.append(Remark(ALTERED))
+    begun = [(turn.unfollowed, turn.opening) for turn in found if turn.opening is not None]
+    if found and found[-1].unfollowed.strip():
+        found_remarks.append(Remark(UNFOLLOWED, found[-1].unfollowed))
+    elif len(set(begun)) > 1:
+        found_remarks.append(Remark(UNEQUAL, max(unfollowed for unfollowed, _ in begun) + (begun[-1][1] or "")))
+    return found_remarks

@@ -7,7 +7,7 @@ import re
 import shlex
 from pathlib import Path
 
-from loradock.data.formats.base import RowsChange
+from loradock.data.formats.fields import RowsChange
 from loradock.data.readers import reader_of
 from loradock.data.readers.base import Hinted, Mendable
 

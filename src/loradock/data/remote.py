@@ -21,17 +21,10 @@ from urllib.parse import urlsplit
 from loradock.config.places import NO_CREDENTIAL, cache_directory, has_credential
 from loradock.config.sections.data import SourceConfig
 from loradock.data.readers.base import CHUNK_BYTES
-from loradock.errors import (
-    EnvironmentUnfit,
-    HubError,
-    InputMissing,
-    LoradockError,
-    UsageError,
-    machine_error,
-    storage_error,
-)
+from loradock.errors import EnvironmentUnfit, HubError, InputMissing, LoradockError, UsageError
 from loradock.files import atomic_io, regular, staged
 from loradock.files.foreign import said
+from loradock.files.system_errors import machine_error, storage_error
 from loradock.machine import hub_access
 from loradock.text import redact
 from loradock.text.amounts import size_text

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
 from loradock.data import call_syntax, chat_template, tool_text
-from loradock.data.formats.base import Completion, Conversation, Message, RowError, Sample
+from loradock.data.answer_spans import ADVICE, AnswerSpans
+from loradock.data.formats.base import Completion, Conversation, Message, Sample
+from loradock.data.formats.fields import RowError
 from loradock.data.layouts import Layouts, Located
 from loradock.data.raw_text import RawText
-from loradock.data.remarks import ALTERED, CUT, ENDED, TOOLS, UNEQUAL, UNFOLLOWED
+from loradock.data.remarks import ALTERED, CUT, ENDED, TOOLS, of_turns
 from loradock.data.spans import Remark, Rendering, Span
 from loradock.data.special import Finder, SpecialTokens
 from loradock.data.structured import Structured
 from loradock.data.templates import ChatTemplate
-from loradock.data.turns import Turn, TurnEnds
+from loradock.data.turns import TurnEnds
 
 Loss = Literal["auto", "completion", "assistant", "all"]
 ToolsAs = Literal["keep", "text"]
 Reasoning = Literal["as_template", "all_turns", "drop"]
-THOUGHT_END = "</think>"
-"""Of a thought that stands in the text of an answer."""
 PROBE = (Message("user", "a"), Message("assistant", "b"))
-ADVICE = "name a template (--set data.template=alpaca needs no special tokens) or use one with {% generation %} blocks"
 
 
 class Renderer:
@@ -75,6 +73,7 @@ class Renderer:
         self._reasoning: Reasoning = reasoning
         self._structured = Structured(self._render_structure, name=template.name, ends=self._ends)
         self._has_generation_blocks = "endgeneration" in template.text
+        self._answers = AnswerSpans(self._render, name=template.name, ends=self._ends, eos_token=self._eos_token)
         self._layouts = Layouts(
             lambda messages, is_prompt: self._render(messages, prompt=is_prompt)[0], ends=self._ends
         )
@@ -97,7 +96,7 @@ class Renderer:
         """
         if self._reasoning != "all_turns" or self._loss not in ("auto", "assistant"):
             return [self(sample)]
-        if not isinstance(sample, Conversation) or not any(map(_has_thought, sample.messages)):
+        if not isinstance(sample, Conversation) or not any(message.has_thought for message in sample.messages):
             return [self(sample)]
         talk = self._as_configured(sample)
         turns = [index for index, message in enumerate(talk.messages) if message.role == "assistant"]
@@ -212,7 +211,7 @@ class Renderer:
         found = self._structured.turns(talk, text, learned=learned, dropped=dropped)
         special = self._special_of_structure(talk, text)
         remarks += [Remark(CUT)] if set(dropped) & set(learned) else []
-        remarks += self._remarks(text, messages=messages, found=found)
+        remarks += of_turns(text, messages=messages, found=found)
         text, spans = self._ends.close(text, turns=found)
         if self._loss == "all":
             spans = ((0, len(text)),)
@@ -244,31 +243,12 @@ class Renderer:
         located = self._layouts.located(text, messages=messages, turns=turns, learned=learned)
         special = self._special_in_contents(text, messages=messages, located=located)
         found = located and [located.turns[index] for index in learned]
-        text, spans = self._closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
-        self._check_answers(text, spans, answers=[messages[index].content for index in learned])
-        remarks += self._remarks(text, messages=messages, found=found or [])
+        text, spans = self._answers.closed(text, found=found, messages=messages, turns=learned, blocks=blocks)
+        self._answers.check(text, spans, answers=[messages[index].content for index in learned])
+        remarks += of_turns(text, messages=messages, found=found or [])
         if self._loss == "all":
             spans = ((0, len(text)),)
         return Rendering(text, spans, add_special_tokens=False, special_texts=special, remarks=tuple(remarks))
-
-    def _remarks(self, text: str, *, messages: Sequence[Message], found: Sequence[Turn]) -> list[Remark]:
-        """What is to be told of a conversation and of its learned turns."""
-        remarks: list[Remark] = []
-        if any(message.content.strip() not in text for message in messages):
-            remarks.append(Remark(ALTERED))
-        begun = [(turn.unfollowed, turn.opening) for turn in found if turn.opening is not None]
-        if found and found[-1].unfollowed.strip():
-            remarks.append(Remark(UNFOLLOWED, found[-1].unfollowed))
-        elif len(set(begun)) > 1:
-            remarks.append(Remark(UNEQUAL, max(unfollowed for unfollowed, _ in begun) + (begun[-1][1] or "")))
-        return remarks
-
-    def _check_answers(self, text: str, spans: Sequence[Span], *, answers: Sequence[str]) -> None:
-        """RowError where nothing of what the assistant says is in the span that is learned for it."""
-        for (start, end), answer in zip(spans, answers, strict=False):
-            words = re.findall(r"\w+", answer)
-            if words and not any(word in text[start:end] for word in words):
-                raise RowError(f"template {self._template.name} leaves out what the assistant says; {ADVICE}")
 
     def _special_in_contents(
         self, text: str, *, messages: Sequence[Message], located: Located | None
@@ -318,72 +298,3 @@ class Renderer:
             )
         except chat_template.Refused as error:
             raise RowError(f"the chat template ({self._template.name}) refuses this conversation: {error}") from error
-
-    def _closed(
-        self,
-        text: str,
-        *,
-        found: list[Turn] | None,
-        messages: Sequence[Message],
-        turns: list[int],
-        blocks: Mapping[int, Span],
-    ) -> tuple[str, tuple[Span, ...]]:
-        """The turns with what ends them; {% generation %} blocks say where that is."""
-        ended = self._ended_by_blocks(text, messages=messages, turns=turns, blocks=blocks)
-        if not found:
-            found = ended and self._begun_by_prompts(text, messages=messages, turns=turns, found=ended)
-        if not found:
-            return self._from_prefixes(text, messages=messages, turns=turns)
-        if ended:
-            found = [Turn(a.start, b.end, max(a.limit, b.end), a.opener) for a, b in zip(found, ended, strict=True)]
-            if all(self._ends.ends_with_one(text[turn.start : turn.end]) for turn in found):
-                return text, tuple((turn.start, turn.end) for turn in found)
-        return self._ends.close(text, turns=found)
-
-    def _ended_by_blocks(
-        self, text: str, *, messages: Sequence[Message], turns: list[int], blocks: Mapping[int, Span]
-    ) -> list[Turn] | None:
-        """The turns as {% generation %} blocks have them; None where there are none, or one lacks its content."""
-        if not blocks or any(messages[i].content.strip() not in text[slice(*blocks[i])] for i in turns):
-            return None
-        limits = {index: start for index, (start, _) in zip(blocks, [*blocks.values()][1:], strict=False)}
-        return [Turn(*blocks[index], limits.get(index, len(text))) for index in turns]
-
-    def _begun_by_prompts(
-        self, text: str, *, messages: Sequence[Message], turns: list[int], found: list[Turn]
-    ) -> list[Turn]:
-        """The turns with their beginnings from the conversation before each, rendered as a prompt."""
-        begun: list[Turn] = []
-        for index, turn in zip(turns, found, strict=True):
-            before = self._render(messages[:index], prompt=True)[0] if index else ""
-            start = len(before) if index and text.startswith(before) and len(before) <= turn.end else turn.start
-            begun.append(Turn(start, turn.end, turn.limit))
-        return begun
-
-    def _from_prefixes(
-        self, text: str, *, messages: Sequence[Message], turns: list[int]
-    ) -> tuple[str, tuple[Span, ...]]:
-        """Spans from ever longer prefixes: a turn is what stands between its prompt and the end of the next prefix.
-
-        The prefix ends with the turn's own end tokens, so that only a missing EOS at the very end is left to add.
-        """
-        spans: list[Span] = []
-        for index in turns:
-            before, _ = self._render(messages[:index], prompt=True)
-            upto, _ = self._render(messages[: index + 1])
-            if not (text.startswith(before) and text.startswith(upto) and len(before) < len(upto)):
-                alone = "" if len(turns) == 1 else ", or learn the last answer alone (--set data.loss=completion)"
-                raise RowError(
-                    f"template {self._template.name}: cannot locate the assistant's text in the rendered conversation; "
-                    f"{ADVICE}{alone}"
-                )
-            spans.append((len(before), len(before) + len(upto[len(before) :].rstrip())))
-        if not self._ends.ends_with_one(text):
-            start, _ = spans[-1]
-            text += self._eos_token
-            spans[-1] = (start, len(text))
-        return text, tuple(spans)
-
-
-def _has_thought(message: Message) -> bool:
-    return bool(message.thought) or (message.role == "assistant" and THOUGHT_END in message.content)

@@ -16,7 +16,8 @@ import numpy as np
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import chat_template, remarks
 from loradock.data.cache import FIRST, Chunk
-from loradock.data.formats.base import Conversation, RowError
+from loradock.data.formats.base import Conversation
+from loradock.data.formats.fields import RowError
 from loradock.data.pool import Preparer, Refused, Result, Row
 from loradock.data.problems import Problems
 from loradock.data.render import Loss, Reasoning, Renderer, ToolsAs

@@ -12,7 +12,7 @@ from typing import Any
 from loradock.config.sections.data import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
-from loradock.data.formats.base import Misfit, Row, listed
+from loradock.data.formats.fields import Misfit, Row, listed
 from loradock.data.formats.guess import can_be, guess, options, setting
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.problems import BadRow

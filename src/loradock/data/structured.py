@@ -13,7 +13,8 @@ from functools import cached_property
 from itertools import product
 from typing import Any, Literal
 
-from loradock.data.formats.base import Conversation, Message, RowError, ToolCall
+from loradock.data.formats.base import Conversation, Message, ToolCall
+from loradock.data.formats.fields import RowError
 from loradock.data.turn_places import MARK, TurnPlaces, Unlocated, mark_of
 from loradock.data.turns import Turn, TurnEnds
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loradock.data.formats.base import RowError
+from loradock.data.formats.fields import RowError
 from loradock.data.spans import Rendering, Span
 from loradock.data.special import Apart, SpecialTokens
 from loradock.data.templates import Brought, ChatTemplate, resolve

@@ -12,7 +12,8 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from loradock.data.formats.base import Conversation, Message, RowError
+from loradock.data.formats.base import Conversation, Message
+from loradock.data.formats.fields import RowError
 from loradock.data.spans import Span
 from loradock.data.turns import Turn, TurnEnds
 

@@ -1,6 +1,6 @@
 """Files that outlive a power cut: written whole, flushed to the disk, and put in place by rename.
 
-Every OSError comes out as it is; `errors.storage_error` makes of it what a person reads.
+Every OSError comes out as it is; `system_errors.storage_error` makes of it what a person reads.
 """
 
 from __future__ import annotations

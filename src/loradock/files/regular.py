@@ -12,7 +12,7 @@ import stat
 from io import DEFAULT_BUFFER_SIZE, BufferedReader, FileIO
 from pathlib import Path
 
-from loradock.errors import NOT_REGULAR, TOO_LARGE
+from loradock.files.system_errors import NOT_REGULAR, TOO_LARGE
 
 MOST_BYTES = 64 << 20
 """Of a file of settings, of a manifest, of a record."""

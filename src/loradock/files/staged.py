@@ -22,8 +22,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from loradock.errors import UsageError, storage_error
+from loradock.errors import UsageError
 from loradock.files import atomic_io, lock
+from loradock.files.system_errors import storage_error
 
 STAGE, LOCK = ".staged-", "lock"
 STALE_SECONDS = 24 * 3600

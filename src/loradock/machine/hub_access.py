@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from loradock.errors import EnvironmentUnfit, HubError, LoradockError, Problem, machine_error, storage_error
+from loradock.errors import EnvironmentUnfit, HubError, LoradockError, Problem
 from loradock.files.foreign import of_system, said
+from loradock.files.system_errors import machine_error, storage_error
 from loradock.text import redact
 
 ENDPOINT = "HF_ENDPOINT"

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.config.schema import RunConfig
 from loradock.errors import ModelError, NoCheckpoint
-from loradock.model import adapter_tensors, architecture, new_tokens, published, reward_head
+from loradock.model import adapter_tensors, architecture, new_tokens, published
 from loradock.model.experts import layout, peft_layers
-from loradock.model.shape import ALL_LINEAR, Targets, linear_shapes, resolve_targets
-from loradock.model.tokenizer import open_tokenizer
+from loradock.model.opening import Opening
+from loradock.model.shape import linear_shapes
+from loradock.model.targets import ALL_LINEAR, Targets, resolve_targets
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -35,15 +36,14 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
     from peft import LoraConfig, get_peft_model
     from transformers import set_seed
 
-    lora, tokens = config.lora, config.tokenizer.add_tokens
+    lora, opening = config.lora, Opening.of(config)
     set_seed(config.train.seed)
-    rows = new_tokens.put_rows(model, open_tokenizer(base), tokens) if tokens else None
     expected = resolve_targets(lora.targets, linear_shapes(model), model)
     modules, parameters = _targets(model, config, expected, base=base)
     kinds = sorted({layer.name.rpartition(".")[2] for layer in linear_shapes(model)})
-    if config.objective_spec.has_head:  # "all-linear" would be the head, too; PEFT saves it whole by its task
+    if opening.has_head:  # "all-linear" would be the head, too; PEFT saves it whole by its task
         modules = sorted({name.rpartition(".")[2] for name in expected.linears}) if modules == ALL_LINEAR else modules
-        reward_head.put(model)
+    rows = opening.put(model, base)
     settings = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,  # pyright: ignore[reportArgumentType]  peft's own type is narrower than its use
@@ -60,7 +60,7 @@ def attach(model: Any, config: RunConfig, *, base: BaseModel) -> Any:
         ensure_weight_tying=bool(lora.modules_to_save) and bool(base.config.get_text_config().tie_word_embeddings),
         base_model_name_or_path=str(base.directory),
         bias="none",
-        task_type=reward_head.TASK if config.objective_spec.has_head else "CAUSAL_LM",
+        task_type=opening.task,
     )
     try:
         adapted = get_peft_model(model, settings)

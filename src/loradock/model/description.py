@@ -10,6 +10,7 @@ from loradock.errors import ModelError, Problem
 from loradock.files.foreign import unreadable
 from loradock.model import headers, hub_cache, rope_scaling, source, weights
 from loradock.model.source import BaseModel
+from loradock.model.without_torch import without_torch
 
 SMALL_FILES = ["*.json", "*.model", "*.txt", "*.jinja", "*.tiktoken"]
 
@@ -22,10 +23,25 @@ def describe(model_config: ModelConfig) -> BaseModel:
 
     Of a hub model that is not in the cache the small files are fetched. Raises InputMissing, HubError and ModelError.
     """
-    trusted = model_config.trust_remote_code == model_config.name
+    base = _described(model_config, _directory(model_config))
+    source.check_architecture(base.config, directory=base.directory)
+    return base
+
+
+def describe_for_rows(model_config: ModelConfig) -> BaseModel:
+    """The same of a model of any kind, for its tokenizer and its positions alone: transformers does without torch.
+
+    Not where it ships code that is trusted, which may need torch.
+    """
     directory = _directory(model_config)
+    if not model_config.trust_remote_code:
+        without_torch()
+    return _described(model_config, directory)
+
+
+def _described(model_config: ModelConfig, directory: Path) -> BaseModel:
+    trusted = model_config.trust_remote_code == model_config.name
     config = source.read_config(directory, name=model_config.name, trusted=trusted)
-    source.check_architecture(config, directory=directory)
     scaling = rope_scaling.applied(config, model_config, trusted=trusted)
     base = BaseModel(
         name=model_config.name,

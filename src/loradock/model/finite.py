@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 SHOWN = 12
 """Tensors that an error names."""
 DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+OF_FILES = {**DTYPES, "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2"}
+FLOAT8 = {"float8_e4m3fn": 0x7F, "float8_e5m2": 0x7C}
+"""Bits that are all set where a number of one byte is none: NaN, or in the second infinity."""
 BLOCK_BYTES = 16 << 20
 HINT = "copy the files again; a conversion to float16 overflows where one to bfloat16 does not"
 
@@ -43,7 +46,11 @@ def problem(tensor: torch.Tensor) -> str | None:
     """ "NaN" or "infinity" where a tensor of any shape holds one. The extremes say it, at the speed of memory."""
     import torch
 
-    if str(tensor.dtype).removeprefix("torch.") not in DTYPES.values() or not tensor.dim() or not tensor.numel():
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    if dtype in FLOAT8:
+        bits = FLOAT8[dtype]
+        return "NaN" if bool((tensor.view(torch.uint8) & bits == bits).any()) else None
+    if dtype not in DTYPES.values() or not tensor.dim() or not tensor.numel():
         return None
     low, high = torch.aminmax(tensor)
     if bool(torch.isfinite(low)) and bool(torch.isfinite(high)):
@@ -80,7 +87,7 @@ def _of_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
         with regular.opened(file) as stream:
             start = 8 + int.from_bytes(stream.read(8), "little")
             for name, entry in entries.items():
-                if entry["dtype"] in DTYPES and entry["shape"]:
+                if entry["dtype"] in OF_FILES and entry["shape"]:
                     begin, end = (start + offset for offset in entry["data_offsets"])
                     stream.seek(begin)
                     while begin < end:
@@ -88,7 +95,7 @@ def _of_safetensors(file: Path) -> Iterator[tuple[str, torch.Tensor]]:
                         if not count:
                             raise headers.BadHeader("became shorter while it was read")
                         begin += count
-                        dtype = getattr(torch, DTYPES[entry["dtype"]])
+                        dtype = getattr(torch, OF_FILES[entry["dtype"]])
                         yield name, torch.frombuffer(buffer, dtype=dtype, count=count // dtype.itemsize)
     except headers.BadHeader as wrong:
         raise ModelError(f"{file} {wrong}", hint="copy it again") from wrong

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loradock.catalog.engines import MODES
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError, OutOfMemory
 from loradock.files.foreign import reading, said, unreadable
-from loradock.model import architecture, dequantised, finite, prequantised, spread
+from loradock.model import added_error, architecture, dequantised, finite, made_dense, prequantised, spread
 from loradock.model.patches import BUILDING, PATCHES
 from loradock.model.shape import is_matrix
 
@@ -29,7 +29,8 @@ UNREACHED_SHARE = 0.01
 class Coverage:
     """How far quantisation reached. Counts are weights; embeddings, head and norms are not expected to be reached.
 
-    `added_error`: what a second quantisation of the first expert of each matrix added, where the files have MXFP4.
+    `stored_as`: how files hold the weights that were quantised a second time here, and `added_error` what that added
+    (`model.added_error`).
     """
 
     quantised_weights: int
@@ -38,10 +39,12 @@ class Coverage:
     missed: tuple[str, ...]
     missed_weights: int
     added_error: float | None = None
+    stored_as: str | None = None
 
     def __str__(self) -> str:
         moved = (
-            f"; going from MXFP4 to NF4 moved experts by {self.added_error:.1%} of their size (root mean square)"
+            f"; quantised twice: going on from {self.stored_as} moved weights by {self.added_error:.1%} of their size "
+            "(root mean square)"
             if self.added_error is not None
             else ""
         )
@@ -80,6 +83,9 @@ def load(base: BaseModel, model_config: ModelConfig, *, plan: Plan, local_rank: 
             )
         _settle(model)
     covered = coverage(model)
+    if form := made_dense.format_of(base.config):
+        share = added_error.of(model, base)
+        covered = replace(covered, added_error=share, stored_as=form.title if share is not None else None)
     check_asked(covered, model_config, base=base)
     dequantised.check(model)
     return model, covered
@@ -97,7 +103,11 @@ def load_whole(
     finite.check(base.weight_files)
     is_packed = bool(prequantised.check(base.config, base.weight_files, model_config, directory=base.directory))
     hint = "do the weights belong to config.json?"
-    with _refusals(base, device), reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)):
+    with (
+        _refusals(base, device),
+        reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)),
+        made_dense.reading(base),
+    ):
         model = architecture.loaded(
             base.directory,
             trust_remote_code=base.trust_remote_code,
@@ -114,19 +124,16 @@ def load_whole(
 
 def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | str) -> dict[str, Any]:
     """What `architecture.loaded` is told of how weights are held, in the files and in memory."""
-    from transformers.utils.quantization_config import Mxfp4Config
+    import torch
 
     if prequantised.is_nf4(base.config):
         return {"config": prequantised.computing_in(base.config, dtype)}
     asked = quantization(model_config, dtype)
-    if not prequantised.is_mxfp4(base.config):
+    if made_dense.format_of(base.config) is None:
         return {"config": base.config, "quantization_config": asked}
-    if asked is not None and not model_config.storage.takes_experts:
-        what = f"{base.name} has experts in MXFP4, which {model_config.quantization} does not take"
-        raise ModelError(what, hint="open it as nf4, or with quantization none")
-    if asked is None:
-        return {"config": base.config, "quantization_config": Mxfp4Config(dequantize=True)}
-    return {"config": prequantised.plain(base.config), "quantization_config": asked}
+    config = prequantised.plain(base.config)
+    config.dtype = getattr(torch, made_dense.dtype_of(config))  # it may name FP8, which is no dtype of a dense model
+    return {"config": config, "quantization_config": asked}
 
 
 def compute_in(model: Any, dtype: torch.dtype) -> None:
@@ -225,7 +232,6 @@ def coverage(model: Any) -> Coverage:
         quantised_weights=quantised,
         all_weights=total,
         other_bytes=other_bytes,
-        added_error=getattr(getattr(getattr(model, "hf_quantizer", None), "added_error", None), "share", None),
         missed=tuple(missed),
         missed_weights=sum(missed.values()),
     )

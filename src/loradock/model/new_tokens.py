@@ -26,6 +26,10 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 KEY = "tokenizer.add_tokens"
+RESIZED = """rows = max(len(AutoTokenizer.from_pretrained(adapter)), base.get_input_embeddings().num_embeddings)
+base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
+"""
+"""How plain transformers gives a base the rows of an adapter's tokens, in Python."""
 
 
 def add(tokenizer: Any, tokens: Sequence[str]) -> dict[str, int]:

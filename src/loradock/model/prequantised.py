@@ -1,4 +1,4 @@
-"""Bases that come quantised: NF4 as bitsandbytes writes it is opened as it is, MXFP4 (`model.mxfp4`) made dense.
+"""Bases that come quantised: NF4 as bitsandbytes writes it is opened as it is, others (`model.stored`) made dense.
 
 A weight `NAME` lies there as packed numbers, two to a byte, beside `NAME.absmax`, `NAME.quant_map`, with double
 quantisation `NAME.nested_absmax` and `NAME.nested_quant_map`, and `NAME.quant_state.bitsandbytes__nf4`, a JSON text of
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
@@ -20,16 +21,18 @@ from loradock.errors import ModelError
 from loradock.files import regular
 from loradock.files.foreign import unreadable
 from loradock.model import headers
+from loradock.model.stored import FORMATS
 
 if TYPE_CHECKING:
     from loradock.config.sections.model import ModelConfig
 
 METHOD = "bitsandbytes"
-MXFP4 = "mxfp4"
 STATE = f".quant_state.{METHOD}__{NF4.name}"
 PARTS = (".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", STATE)
 """What follows the name of a weight in the names of the tensors that belong to it."""
 MOST_STATE_BYTES = 4096
+MOST_CARD_BYTES = 65536
+CARD_BASE = re.compile(r"^base_model:\s*(?:-\s*)?[\"']?([\w.-]+/[\w.-]+)", re.MULTILINE)
 ORIGINAL = "give the original 16-bit model directory"
 
 
@@ -59,17 +62,14 @@ def is_nf4(config: Any) -> bool:
     return settings(config).get("quant_method") == METHOD
 
 
-def is_mxfp4(config: Any) -> bool:
-    """Whether a base's experts come in MXFP4."""
-    return settings(config).get("quant_method") == MXFP4
-
-
 def refusal(config: Any) -> str | None:
     """Why a base that is quantised already is not opened, to be said after its name; None where it is, or is not."""
     quantised = settings(config)
-    if not quantised or is_mxfp4(config):
+    if not quantised:
         return None
     method = quantised.get("quant_method")
+    if form := FORMATS.get(str(method)):
+        return form.refusal(quantised)
     if method != METHOD:
         return f"is already quantised ({method}); loradock quantises the 16-bit weights itself"
     if not (quantised.get("load_in_4bit") or quantised.get("_load_in_4bit")):
@@ -78,6 +78,23 @@ def refusal(config: Any) -> str | None:
     if kind != NF4.name:
         return f"is already quantised ({method}, {kind}); of such files only NF4 is opened"
     return None if storage == "uint8" else f"holds NF4 as {storage}, and only uint8 is opened"
+
+
+def original_of(directory: Path) -> str:
+    """What to give in the place of a base that is not opened: the model that its card says it was made from."""
+    base_name = _card_base(directory)
+    return f"give the 16-bit model that it was made from: {base_name}" if base_name else ORIGINAL
+
+
+def _card_base(directory: Path) -> str | None:
+    """`base_model` of a model's card (README.md), where that is the id of a model."""
+    card = directory / "README.md"
+    if not card.is_file():
+        return None
+    with regular.opened(card) as stream:
+        front = stream.read(MOST_CARD_BYTES).decode(errors="replace").partition("\n---")[0]
+    found = CARD_BASE.search(front)
+    return found[1] if found else None
 
 
 def plain(config: Any) -> Any:

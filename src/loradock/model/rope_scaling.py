@@ -7,7 +7,9 @@ as they are, divides slow ones, and sharpens attention (Peng et al. 2023). trans
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from loradock.config.sections.model import ModelConfig
@@ -105,3 +107,29 @@ def notes(scaling: Scaling | None) -> list[str]:
         return []
     served = "the adapter needs it wherever it is used: generate, evaluate and merge take it from training.json"
     return [f"positions: {scaling}; texts of any length are read otherwise than by the base; {served}"]
+
+
+def refuse_other(asked: ModelConfig, theirs: ModelConfig, *, directory: Path) -> None:
+    """ModelError where an adapter was trained on positions that are stretched otherwise than a run asks."""
+    factor = theirs.rope_factor if theirs.rope_scaling != "off" else asked.rope_factor
+    if (theirs.rope_scaling, factor) != (asked.rope_scaling, asked.rope_factor):
+        what = f"{KEY} {asked.rope_scaling}: the adapter in {directory} was trained with {theirs.rope_scaling}"
+        if theirs.rope_scaling == "off":
+            raise ModelError(what, hint=f"--set {KEY}=off")
+        hint = f"--set {KEY}={theirs.rope_scaling} --set model.rope_factor={theirs.rope_factor:g}"
+        raise ModelError(f"{what} x{theirs.rope_factor:g}", hint=hint)
+
+
+def in_python(model: Mapping[str, Any], name: str, pin: str) -> tuple[str, str]:
+    """Lines that stretch positions as a recorded `model` says, and the argument that hands them over; or nothing."""
+    if model.get("rope_scaling", "off") == "off":
+        return "", ""
+    kind, factor = model["rope_scaling"], model["rope_factor"]
+    original = ', "original_max_position_embeddings": window' if kind == "yarn" else ""
+    lines = f"""config = AutoConfig.from_pretrained("{name}"{pin})
+text = config.get_text_config(decoder=True)
+window = text.max_position_embeddings
+text.rope_parameters = {{**text.rope_parameters, "rope_type": "{kind}", "factor": {factor}{original}}}
+text.max_position_embeddings = int({factor} * window)
+"""
+    return lines, ", config=config"

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from loradock.catalog import storages
 from loradock.catalog.storages import NF4
 from loradock.config.schema import RunConfig
-from loradock.config.sections.model import LoraConfig, names_experts, names_layer
-from loradock.errors import ModelError, Problem
+from loradock.errors import ModelError
 from loradock.facts import UNREACHABLE_SHARE, ExpertShape, LinearShape, ModelFacts
-from loradock.model import architecture, names, new_tokens, prequantised, recurrence, reward_head, rope_scaling, source
-from loradock.model.experts import layout, peft_layers
-from loradock.text.suggest import did_you_mean
+from loradock.model import architecture, lengths, made_dense, names, prequantised, recurrence, source
+from loradock.model.experts import layout
+from loradock.model.opening import Opening
+from loradock.model.targets import (
+    check_experts,
+    check_modules_to_save,
+    check_patterns,
+    check_rank,
+    resolve_targets,
+    with_rank,
+)
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
-
-DEFAULT_LENGTH = 1024
-Shape = TypeVar("Shape", LinearShape, ExpertShape)
 
 
 def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
@@ -32,12 +36,10 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     dense = held_dense(base, config, model, linears)
     experts = tuple(with_rank(matrix, config.lora) for matrix in expert_shapes(model) if storage.takes_experts)
     text = base.config.get_text_config(decoder=True)
-    rope_scaling.check_taken(model, base.scaling, name=base.name)
-    row_parameters = new_tokens.check(config, base, model)
-    head_parameters = reward_head.check(config, base, model)
+    added = Opening.of(config).parameters(config, base, model)
     targets = resolve_targets(config.lora.targets, linears, model)
     facts = ModelFacts(
-        name=base.name,
+        **asdict(lengths.positions_of(base, config)),
         architecture=type(model).__name__,
         decoder=type(model.get_decoder()).__name__,
         layers=text.num_hidden_layers,
@@ -51,19 +53,16 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         expert_names=targets.taken_for_experts,
         unreachable_parameters=sum(beyond.values()),
         unreachable_kinds=tuple(sorted(beyond, key=lambda kind: (-beyond[kind], kind))),
-        context_length=getattr(text, "max_position_embeddings", None),
-        window=rope_scaling.window_of(base.config, base.scaling, trusted=base.trust_remote_code),
         weights_bytes=sum(file.stat().st_size for file in base.weight_files),
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
-        row_parameters=row_parameters,
-        head_parameters=head_parameters,
         is_prequantised=bool(prequantised.settings(base.config)),
-        is_mxfp4=prequantised.is_mxfp4(base.config),
+        stored_as=stored.title if (stored := made_dense.format_of(base.config)) else None,
         dense_parameters=dense,
+        **added,
     )
     recurrence.check_read_past(facts, model, quantization=config.model.quantization)
     check_coverage(facts, quantization=config.model.quantization)
@@ -71,8 +70,6 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
     check_patterns(config.lora, facts)
     check_rank(config.lora, facts)
     check_experts(config.lora, facts)
-    if config.objective_spec.embeds:
-        check_texts(config, facts, window=sliding_window(text))
     return facts
 
 
@@ -88,30 +85,6 @@ def held_dense(base: BaseModel, config: RunConfig, model: Any, linears: Sequence
         raise ModelError(f"{base.directory} is {kind} in NF4, which is not opened", hint=prequantised.ORIGINAL)
     in_model = set(packed) | set(names.in_model(model, packed).values())
     return sum(layer.rows * layer.columns for layer in linears if packed and f"{layer.name}.weight" not in in_model)
-
-
-def sliding_window(config: Any) -> int | None:
-    """Tokens that a text model's attention reaches back, at the least of its layers; None for all."""
-    return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-
-
-def check_texts(config: RunConfig, facts: ModelFacts, *, window: int | None) -> None:
-    """ModelError where texts to embed may be longer than positions, or than a window that both sides would be cut to.
-
-    Bidirectional attention in a sliding window is not defined alike: transformers cuts both sides, vLLM drops the
-    window, and flash kernels have bounds of their own.
-    """
-    embedding = config.embedding
-    most = min(
-        filter(None, (facts.context_length, window if embedding.attention == "bidirectional" else None)), default=0
-    )
-    keys = {"query_length": embedding.query_length, "passage_length": embedding.passage_length}
-    over = {key: length for key, length in keys.items() if most and length > most}
-    if over:
-        what = "positions" if most == facts.context_length else "tokens in its sliding window, which cuts both sides"
-        settings = " and ".join(f"embedding.{key} is {length}" for key, length in over.items())
-        hint = " ".join(f"--set embedding.{key}={most}" for key in over)
-        raise ModelError(f"{settings}, and {facts.name} has {most} {what}", hint=hint)
 
 
 def capped_heads(config: Any) -> int:
@@ -191,99 +164,6 @@ def is_matrix(parameter: Any) -> bool:
     return parameter.dim() >= 2 and parameter.shape[1] > 1
 
 
-ALL_LINEAR = "all-linear"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Targets:
-    """Dotted names of what gets an adapter: linear layers, and parameters that hold a matrix of every expert.
-
-    `taken_for_experts`: last names of linear layers that get none, because PEFT means experts by them.
-    """
-
-    linears: tuple[str, ...]
-    experts: tuple[str, ...] = ()
-    taken_for_experts: tuple[str, ...] = ()
-
-
-def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape, ...], model: Any) -> Targets:
-    """What gets an adapter; ModelError for every target that is none of the model's.
-
-    A router, which decides what its experts learn, is in none of the words for several layers: it is adapted by name.
-    """
-    names = [layer.name for layer in linears]
-    experts = [matrices.name for matrices in layout.matrices(model)]
-    unsupported = {f"{mixer}.{layer}" for mixer, _, layers in recurrence.state_spaces(model) for layer in layers}
-    unsupported |= set(layout.routers(model))
-    of_experts_to_peft = peft_layers.taken_for_experts(model)
-    unsupported |= {name for name in names if name.rpartition(".")[2] in of_experts_to_peft}
-    usual = [name for name in names if name not in unsupported]
-    chosen = (requested,) if isinstance(requested, str) else requested
-    matches = {
-        target: usual if target == ALL_LINEAR else [n for n in names if is_named(n, target)] for target in chosen
-    }
-    of_experts = {target: [name for name in experts if names_experts(name, target)] for target in chosen}
-    ends_of_experts = [".".join(name.split(".")[-2:]) for name in experts]
-    endings = sorted({name.rsplit(".", 1)[-1] for name in names} | set(ends_of_experts))
-    lost = [target for target, names_matched in matches.items() if not names_matched and not of_experts[target]]
-    if lost:
-        ends = {target: kind for target in lost if (kind := end_of_model(target, model))}
-        problems = [
-            Problem(what=f"target {target!r} is {ends[target]}, on which loradock trains no LoRA")
-            if target in ends
-            else Problem(what=f"target {target!r} lies in {part}, which is left out: rows are text")
-            if (part := part_of(target, model))
-            else Problem(what=f"target {target!r} matches no linear layer", hint=did_you_mean(target, endings))
-            for target in lost
-        ]
-        if len(ends) == len(lost):
-            what = "LoRA targets are the output head or the embedding"
-            raise ModelError(what, hint=trained_whole(chosen, lost), problems=problems)
-        raise ModelError(
-            "LoRA targets match nothing", hint=f"linear layers here: {', '.join(endings)}", problems=problems
-        )
-    expected = {name for names_matched in matches.values() for name in names_matched}
-    if passed_by := sorted(name for name in expected if name.rpartition(".")[2] in of_experts_to_peft):
-        kinds = ", ".join(sorted({name.rpartition(".")[2] for name in passed_by}))
-        others = sorted({name.rpartition(".")[2] for name in usual})
-        raise ModelError(
-            f"LoRA targets {kinds}: in a {model.config.model_type} PEFT takes these names for the experts, and would "
-            f"not find the adapter of {passed_by[0]} again",
-            hint=f"--set lora.targets=[{','.join([*others, *(['experts'] if experts else [])])}]",
-        )
-    expected_experts = {name for names_matched in of_experts.values() for name in names_matched}
-    return Targets(
-        linears=tuple(name for name in names if name in expected),
-        experts=tuple(name for name in experts if name in expected_experts),
-        taken_for_experts=tuple(sorted(of_experts_to_peft & {name.rpartition(".")[2] for name in names})),
-    )
-
-
-def is_named(name: str, target: str) -> bool:
-    """Whether a target of LoRA means the module of this dotted name."""
-    return name == target or name.endswith(f".{target}")
-
-
-def part_of(target: str, model: Any) -> str | None:
-    """The part that was left out of the model, where a target names it or lies in it; else None."""
-    steps = target.split(".")
-    return next((module.name for module in architecture.left_out(model) if module.name.split(".")[-1] in steps), None)
-
-
-def end_of_model(target: str, model: Any) -> str | None:
-    """What a target is that names the output head or the input embedding; None for any other."""
-    kinds = {id(model.get_output_embeddings()): "the output head", id(model.get_input_embeddings()): "the embedding"}
-    kind = (kinds.get(id(module)) for name, module in model.named_modules() if name and is_named(name, target))
-    return next(filter(None, kind), None)
-
-
-def trained_whole(choices: Sequence[str], ends: Sequence[str]) -> str:
-    """The settings that train head or embedding whole, beside LoRA on what else was asked for."""
-    remaining = [target for target in choices if target not in ends]
-    targets = f"[{','.join(remaining)}]" if remaining else "all-linear"
-    return f"--set lora.targets={targets} --set lora.modules_to_save=[{','.join(ends)}]"
-
-
 def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
     """Refuse a model of which quantisation would silently leave more than 1 % of the inner weights in 16 bit."""
     if not storages.of(quantization).is_quantised or facts.unreachable_share <= UNREACHABLE_SHARE:
@@ -299,102 +179,3 @@ def check_coverage(facts: ModelFacts, *, quantization: str) -> None:
         if is_of_experts and not takes_experts
         else "--set model.quantization=none, if the GPU has the memory",
     )
-
-
-def with_rank(layer: Shape, lora: LoraConfig) -> Shape:
-    """The layer with the rank that `lora.rank_pattern` gives it."""
-    has_own = any(names_layer(pattern, layer.name) for pattern in lora.rank_pattern)
-    return replace(layer, own_rank=lora.rank_of(layer.name)) if has_own else layer
-
-
-def check_patterns(lora: LoraConfig, facts: ModelFacts) -> None:
-    """ModelError for every pattern of ranks or alphas that means no layer with an adapter."""
-    problems: list[Problem] = []
-    adapted = (*facts.targets, *facts.expert_targets)
-    kinds = sorted({name.rpartition(".")[2] for name in adapted})
-    for key, patterns in (("rank_pattern", lora.rank_pattern), ("alpha_pattern", lora.alpha_pattern)):
-        for pattern in patterns:
-            if not any(names_layer(pattern, name) for name in adapted):
-                what = f"lora.{key}: {pattern!r} means no layer that has an adapter"
-                problems.append(Problem(what=what, hint=did_you_mean(pattern, kinds)))
-    if problems:
-        what = f"patterns of {facts.architecture}'s adapters mean nothing"
-        raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{kinds[0]}: {lora.rank}}}'", problems=problems)
-
-
-def check_rank(lora: LoraConfig, facts: ModelFacts) -> None:
-    """ModelError for a rank beyond that of every matrix that it would be added to."""
-    adapted = {*facts.targets, *facts.expert_targets}
-    targets = [matrix for matrix in (*facts.linears, *facts.experts) if matrix.name in adapted]
-    plain = [min(linear.rows, linear.columns) for linear in targets if linear.own_rank is None]
-    if plain and lora.rank > max(plain):
-        most = max(plain)
-        what = f"lora.rank is {lora.rank}, and no target of {facts.architecture} has more than {most} rows or columns"
-        raise ModelError(what, hint=f"--set lora.rank={min(most, 16)}")
-    for pattern, rank in lora.rank_pattern.items():
-        widest = max(min(each.rows, each.columns) for each in targets if names_layer(pattern, each.name))
-        if rank > widest:
-            what = f"lora.rank_pattern: {pattern!r} has rank {rank}, and its layers {widest} rows or columns at most"
-            raise ModelError(what, hint=f"--set 'lora.rank_pattern={{{pattern}: {min(widest, 16)}}}'")
-
-
-def check_experts(lora: LoraConfig, facts: ModelFacts) -> None:
-    """ModelError with all that PEFT's adapters on a parameter do not have, where experts get one."""
-    settings = {
-        f"lora.dropout={lora.dropout:g}": ("--set lora.dropout=0", lora.dropout > 0),
-        "lora.dora=true": ("--set lora.dora=false", lora.dora),
-        f"lora.init={lora.init}": ("--set lora.init=default", lora.init not in ("default", "gaussian")),
-    }
-    problems = [
-        Problem(what=f"{setting} is for linear layers", hint=hint)
-        for setting, (hint, is_set) in settings.items()
-        if is_set
-    ]
-    if facts.expert_targets and problems:
-        raise ModelError("adapters on a mixture's experts are plain LoRA without dropout", problems=problems)
-
-
-def check_modules_to_save(config: RunConfig, model: Any, facts: ModelFacts) -> None:
-    """ModelError for every module to save that the model does not have, or that takes layers which it cannot."""
-    modules = config.lora.modules_to_save
-    names = {name for name, _ in model.named_modules() if name}
-    endings = sorted({name.rsplit(".", 1)[-1] for name in names})
-    problems = [
-        Problem(what=f"module {module!r} does not exist", hint=did_you_mean(module, endings))
-        for module in modules
-        if not any(name == module or name.endswith(f".{module}") for name in names)
-    ]
-    if problems:
-        raise ModelError("lora.modules_to_save names no module", hint="loradock config show", problems=problems)
-    linears = [layer.name for layer in linear_shapes(model)] if modules else []
-    parents = {name: module for module in modules for name in linears if f".{module}." in f".{name}."}
-    if config.model.storage.is_quantised and parents:
-        what = f"lora.modules_to_save: {parents[min(parents)]} holds linear layers that are quantised"
-        raise ModelError(
-            f"{what} ({config.model.quantization}), and these cannot be trained whole",
-            hint="--set model.quantization=none",
-        )
-    if parents and all(name in parents for name in facts.targets):
-        what = f"lora.modules_to_save: {parents[facts.targets[0]]} holds every layer that lora.targets adapts"
-        raise ModelError(f"{what}, and one that is trained whole gets no adapter", hint="--set lora.modules_to_save=[]")
-
-
-def longest_row(setting: int | str, facts: ModelFacts, *, rows: int = 0) -> int:
-    """`data.max_length` as a number of tokens; ModelError where it exceeds the model's positions.
-
-    `rows`: tokens of the longest row of the data, which auto covers as far as the model has positions; 0: not known.
-    """
-    length = max(DEFAULT_LENGTH, rows)
-    most = facts.context_length or length
-    if isinstance(setting, str):
-        return min(length, most)
-    if facts.context_length is not None and setting > most:
-        stretching = ""
-        if facts.window:
-            kind = "--set model.rope_scaling=yarn " if facts.window == most else ""
-            stretching = f", or {kind}--set model.rope_factor={-(-setting // facts.window)} to stretch them"
-        raise ModelError(
-            f"data.max_length is {setting}, the model has {most} positions",
-            hint=f"--set data.max_length={most}{stretching}",
-        )
-    return setting

@@ -273,4 +273,4 @@ def check_architecture(config: Any, *, directory: Path) -> None:
             hint="give a decoder-only model (Llama, Mistral, Qwen, Phi, Gemma, ...)",
         )
     if refused := prequantised.refusal(config):
-        raise ModelError(f"{directory} {refused}", hint=prequantised.ORIGINAL)
+        raise ModelError(f"{directory} {refused}", hint=prequantised.original_of(directory))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError, Problem
 from loradock.files.foreign import reading
-from loradock.model import headers, mxfp4, prequantised, source
+from loradock.model import headers, made_dense, prequantised, source
 
 if TYPE_CHECKING:
     from loradock.model.source import BaseModel
@@ -35,8 +35,8 @@ def check(base: BaseModel) -> tuple[str, ...]:
     found_shapes = shapes(base.weight_files)
     if prequantised.is_nf4(base.config):
         found_shapes = prequantised.dense_shapes(found_shapes, prequantised.packed(base.weight_files))
-    elif prequantised.is_mxfp4(base.config):
-        found_shapes = mxfp4.dense_shapes(found_shapes)
+    else:
+        found_shapes = made_dense.dense_shapes(found_shapes, made_dense.contents_of(base.config, base.weight_files))
     with torch.device("meta"):
         tensors = {name: torch.empty(shape) for name, shape in found_shapes.items()}
     with quiet(), source.reading_config(base.directory, "describes a model that transformers cannot build"):

@@ -60,7 +60,7 @@ class Flow:
 
     def is_ending(self, step: int) -> bool:
         """True where no step comes after this one."""
-        return step >= len(self.job.steps) or bool(self.stopped_by or self.ended)
+        return step >= len(self.job.steps) or step == self.job.stop_after or bool(self.stopped_by or self.ended)
 
     def after(self, step: int) -> Due:
         """What is due after a step. After a signal an evaluation waits for the run that continues."""

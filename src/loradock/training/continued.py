@@ -10,6 +10,7 @@ from loradock.errors import InputMissing, ModelError, NoCheckpoint
 from loradock.files import regular
 from loradock.model import adapter_files, adapters, content, tokenizer_files
 from loradock.model.adapter_files import SETTINGS, WEIGHTS
+from loradock.model.opening import Opening
 from loradock.model.source import BaseModel
 from loradock.training.lineage import Lineage
 from loradock.training.run_dir.paths import ADAPTER, RECORD
@@ -70,18 +71,6 @@ def identity_of(config: RunConfig) -> dict[str, str]:
     return {"lora.adapter.content": content.digest([directory_of(config.lora.adapter) / WEIGHTS])}
 
 
-def refuse_other_positions(lineage: Lineage, config: RunConfig, *, directory: Path) -> None:
-    """ModelError where the adapter was trained on positions that are stretched otherwise."""
-    model, theirs = config.model, lineage.rope_scaling
-    factor = lineage.rope_factor if theirs != "off" else model.rope_factor
-    if (theirs, factor) != (model.rope_scaling, model.rope_factor):
-        what = f"model.rope_scaling {model.rope_scaling}: the adapter in {directory} was trained with {theirs}"
-        if theirs == "off":
-            raise ModelError(what, hint="--set model.rope_scaling=off")
-        hint = f"--set model.rope_scaling={theirs} --set model.rope_factor={lineage.rope_factor:g}"
-        raise ModelError(f"{what} x{lineage.rope_factor:g}", hint=hint)
-
-
 def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
     """Put the weights of `lora.adapter` into a fresh adapter, in place; a line for people, none without one.
 
@@ -94,12 +83,9 @@ def into(model: Any, config: RunConfig, *, base: BaseModel) -> list[str]:
     if lineage and lineage.base_weights and lineage.base_weights != content.digest(base.weight_files):
         what = f"{directory} was trained on another base than {base.name}: the weight files differ"
         raise ModelError(what, hint=f"--model {lineage.base}")
-    if lineage:
-        refuse_other_positions(lineage, config, directory=directory)
-    theirs, ours = tokens_of(directory, adapter_files.check(directory)), list(config.tokenizer.add_tokens)
-    if theirs != ours:
-        what = f"tokenizer.add_tokens {ours}: the adapter in lora.adapter has {theirs}, and the run continues it"
-        raise ModelError(what, hint="leave out tokenizer.add_tokens")
+    tokens = tuple(tokens_of(directory, adapter_files.check(directory)))
+    theirs = Opening(model=lineage.model() if lineage else config.model, tokens=tokens)
+    Opening.of(config).refuse_other(theirs, directory)
     with regular.opened(directory / WEIGHTS) as stream:
         weights = stream.read()
     try:

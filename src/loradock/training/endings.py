@@ -6,17 +6,9 @@ from pathlib import Path
 
 from loradock.distributed import collectives
 from loradock.distributed.place import continuing
-from loradock.errors import (
-    EnvironmentUnfit,
-    Interrupted,
-    LoradockError,
-    NoCheckpoint,
-    OutOfMemory,
-    Stopped,
-    machine_error,
-    storage_error,
-)
+from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, NoCheckpoint, OutOfMemory, Stopped
 from loradock.files import foreign
+from loradock.files.system_errors import machine_error, storage_error
 from loradock.process import signals
 from loradock.training.checkpoint.manifest import DamagedCheckpoint
 

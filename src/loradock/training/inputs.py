@@ -10,7 +10,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.distributed import collectives
 from loradock.facts import Facts, ModelFacts
-from loradock.model import shape, source, untrained, whole
+from loradock.model import lengths, shape, source, untrained, whole
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training import continued
 from loradock.training.checkpoint.manifest import open_checkpoint
@@ -119,7 +119,7 @@ def prepare(context: RunContext, config: RunConfig, tokenizer: Any, model: Model
         return prepare_corpus(
             config,
             tokenizer=tokenizer,
-            max_length=lambda rows: shape.longest_row(config.data.max_length, model, rows=rows),
+            max_length=lambda rows: lengths.longest_row(config.data.max_length, model, rows=rows),
             facts=context.facts,
             progress=context.prepared_rows,
         )

@@ -35,6 +35,7 @@ class Job:
     `resume` is the verified checkpoint that the run continues from; `watchdog` wants a beat for every micro-batch.
     `peers` are the other ranks, where there are any. `initial`: the adapter that the run began with, on the device, in
     the order of the trainable parameters; None where that does nothing, or the objective has no use for it.
+    `stop_after`: once this step is evaluated and saved, the run is stopped as by a signal; None: at its end.
     """
 
     config: RunConfig
@@ -52,6 +53,7 @@ class Job:
     rank: int
     peers: Peers | None = None
     initial: tuple[torch.Tensor, ...] | None = None
+    stop_after: int | None = None
 
     def without_cache(self) -> Job:
         """The same job, and the same bits, with no layer's weights kept dense."""

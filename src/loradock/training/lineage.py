@@ -14,13 +14,12 @@ from loradock.config.sections.model import ModelConfig
 from loradock.config.sections.values import NamedPlace, Section
 from loradock.errors import Problem, StorageError
 from loradock.files import sidecar
+from loradock.model.opening import LOADED
 from loradock.training.run_dir import recorded
 from loradock.training.run_dir.paths import ADAPTER, RECORD
 from loradock.training.run_dir.resume import recorded_config
 
 FILE = "training.json"
-LOADED = ("quantization", "double_quant", "compute_dtype", "rope_scaling", "rope_factor")
-"""Keys of `model` that say how the base is loaded."""
 HINT = "copy the adapter directory again; loradock writes it when a run ends"
 
 

@@ -63,6 +63,8 @@ def train(job: Job, backend: Backend, emit: Emit) -> Outcome:
 def stopped(job: Job, saver: Saver, by: str) -> LoradockError:
     """How a signal ended the run: with a new step committed (75), or without (76)."""
     hint = continuing(job.directory)
+    if job.stop_after is not None and not signals.requested():
+        hint = hint.replace("the same command", "the same command without --stop-after", 1)
     if not saver.has_committed:
         return Interrupted(f"stopped by {by} before a new step was committed", hint=hint)
     return Stopped(f"stopped by {by}; step {saver.last_step} is committed", hint=hint)
@@ -90,7 +92,8 @@ class Loop:
         flow = self.flow
         try:
             self.begin()
-            if flow.ended is None:
+            self.stop_as_asked()
+            if not (flow.ended or flow.stopped_by):
                 self.start()
                 steps = iter(self.loader or ())
                 while not (flow.ended or flow.stopped_by) and (inputs := self.next_of(steps)) is not None:
@@ -193,6 +196,13 @@ class Loop:
             saves |= self.evaluate()
         if saves:
             self.commit()
+        self.stop_as_asked()
+
+    def stop_as_asked(self) -> None:
+        """The run ends after the step of `job.stop_after`, unless that is its last anyway."""
+        last = self.job.stop_after
+        if last is not None and last <= self.step < len(self.job.steps) and not self.flow.ended:
+            self.flow.stopped_by = f"--stop-after {last}"
 
     def log(self) -> None:
         """The metric line of the steps since the last one."""

@@ -69,6 +69,12 @@ class Passes(Protocol):
         """The micro-batches of a step that hold samples of a kind."""
         ...
 
+    def documents(
+        self, micro_batches: Sequence[DocumentInputs], *, spare: DocumentInputs, counts: dict[str, int]
+    ) -> Sequence[DocumentInputs]:
+        """Micro-batches of documents to score; idle ones besides where ranks meet in every pass."""
+        ...
+
     def forward_backward(self, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:
         """Add a micro-batch's gradients; its summed loss times `scale`."""
         ...
@@ -94,6 +100,13 @@ class Passes(Protocol):
         ...
 
 
+class DocumentInputs(NamedTuple):
+    """A micro-batch of documents as the engine takes it, and the place of each in its batch (`MicroBatch.places`)."""
+
+    tensors: Any
+    places: torch.Tensor
+
+
 class BatchInputs(NamedTuple):
     """A `data.collate.Batch` as tensors: its micro-batches as the engine takes them, and its counts over all ranks."""
 
@@ -115,6 +128,11 @@ class BatchInputs(NamedTuple):
             places=[torch.from_numpy(each.places) for each in batch.micro_batches if batch.documents],
             relations={name: torch.from_numpy(array) for name, array in batch.relations.items()},
         )
+
+    @property
+    def document_inputs(self) -> list[DocumentInputs]:
+        """Its micro-batches with their places, where it has documents."""
+        return [DocumentInputs(*each) for each in zip(self.micro_batches, self.places, strict=True)]
 
 
 class StepInputs(NamedTuple):

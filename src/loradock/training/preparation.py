@@ -14,7 +14,8 @@ from loradock.config.schema import RunConfig
 from loradock.distributed import collectives
 from loradock.errors import ConfigError, NoCheckpoint
 from loradock.machine import host_memory
-from loradock.model import adapters, export, load, new_tokens, rope_scaling, source
+from loradock.model import adapters, export, load, source
+from loradock.model.opening import Opening
 from loradock.plan import planner
 from loradock.plan.plan import Plan
 from loradock.training import continued, device_memory, packing_check
@@ -201,8 +202,7 @@ def load_model(context: RunContext, config: RunConfig, base: source.BaseModel, *
             whole, coverage = load.load(base, config.model, plan=plan, local_rank=context.facts.local_rank)
             model = adapters.attach(whole, config, base=base)
             begun = continued.into(model, config, base=base)
-        served = (*new_tokens.served(config.tokenizer.add_tokens), *rope_scaling.notes(base.scaling))
-        for line in (str(coverage), *served, *begun):
+        for line in (str(coverage), *Opening.of(config).notes(base), *begun):
             context.view.note(line)
         context.record.put(coverage={**asdict(coverage), "missed": list(coverage.missed)}, loading_memory=memory)
     return model

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,9 +36,12 @@ class Result:
     evaluations: list[dict[str, Any]]
 
 
-def run(around: AbstractContextManager[RunContext], *, exam: Exam | None = None) -> Result:
+def run(
+    around: AbstractContextManager[RunContext], *, exam: Exam | None = None, stop_after: int | None = None
+) -> Result:
     """Train the run that `around` opens, from its last checkpoint where it has one, and export its adapter.
 
+    `stop_after`: a step after which it is stopped as by a signal.
     Raises LoradockError, with run.json telling how far it came.
     """
     with around as context:
@@ -46,7 +49,7 @@ def run(around: AbstractContextManager[RunContext], *, exam: Exam | None = None)
         from loradock.training.telling import told
 
         ready = preparation.ready(context, has_exam=exam is not None)
-        job = ready.job
+        job = replace(ready.job, stop_after=stop_after)
         scores = {"before": exam(job.model, job.tokenizer)} if exam else {}
         with context.stage("training"), told(job, context) as emit:
             outcome = loop.train(job, ready.backend, emit)

@@ -1,4 +1,4 @@
-"""The curves of `loradock.analysis.reproduce.bound`: one run by the kernels of several instruction sets.
+"""The curves of `loradock.analysis.reproduce.bound`: one run by other kernels, and by more threads.
 
 PYTHONPATH=tests python -m analysis.reproduce.measure_bound FOLDER MODEL ROWS [STEPS] [OPTIONS OF TRAIN]
 """
@@ -17,24 +17,27 @@ from loradock.analysis.reproduce.bound import UP_TO
 from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.training.run_dir.record import metrics
 
-INSTRUCTIONS = {
+MADE_WITH = {
     "here": {},
-    "v3": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"},
-    "v2": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_INSTRUCTIONS": "SSE4_2"},
+    "2 threads": {"OMP_NUM_THREADS": "2"},
+    "3 threads": {"OMP_NUM_THREADS": "3"},
+    "8 threads": {"OMP_NUM_THREADS": "8"},
+    "v3": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2", "MKL_ENABLE_MADE_WITH": "AVX2"},
+    "v2": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41", "MKL_ENABLE_MADE_WITH": "SSE4_2"},
 }
 SETTINGS = ("logging.every=1", "logging.monitor_seconds=0", "train.learning_rate=0.002", "data.max_length=128")
 
 
 def measure(folder: Path, model: str, rows: str, *, steps: int, options: Sequence[str]) -> None:
-    """Train by each instruction set, and print how far each lies from that of this machine."""
-    for name, variables in INSTRUCTIONS.items():
+    """Train in each way, and print how far it lies from one thread with all that this machine's CPU has."""
+    for name, variables in MADE_WITH.items():
         settings = [text for setting in SETTINGS for text in ("--set", setting)]
         where = ("--model", model, "--data", rows, "--max-steps", str(steps), "--output", str(folder / name))
         command = [sys.executable, "-m", "loradock", "train", *where, *settings, *options]
         environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
     first = of(folder / "here")
-    for name in list(INSTRUCTIONS)[1:]:
+    for name in list(MADE_WITH)[1:]:
         differences = compared(first, of(folder / name), steps=steps).differences
         largest = [max((value for step, value in differences if step <= limit), default=0.0) for limit in UP_TO]
         click.echo(f"{name}: {', '.join(f'{value:.1e}' for value in largest)} up to steps {', '.join(map(str, UP_TO))}")

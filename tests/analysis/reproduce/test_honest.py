@@ -18,6 +18,7 @@ from tiny import copy_tree, write_rows
 from whole_runs import train
 
 import loradock
+from loradock.analysis.reproduce.differences import NUMPY
 from loradock.cli import cli
 from loradock.machine.library_variables import ALLOCATOR
 
@@ -117,6 +118,17 @@ def of_another_machine(folder: Path) -> list[str]:
     return [str(folder / "run")]
 
 
+def of_another_python(folder: Path) -> list[str]:
+    """With the other numpy of the lock: what it shuffles is the same."""
+    file = folder / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    facts = record["facts"]
+    (other,) = NUMPY - {facts["packages"]["numpy"]}
+    facts |= {"python": "3.99.0", "packages": {**facts["packages"], "numpy": other}}
+    file.write_text(json.dumps(record), "utf-8")
+    return [str(folder / "run")]
+
+
 def by_its_card(folder: Path) -> list[str]:
     shutil.copytree(folder / "run" / "adapter", folder / "taken")
     shutil.rmtree(folder / "run")
@@ -131,6 +143,7 @@ PLACES: dict[str, Callable[[Path], list[str]]] = {
     "a hard link": hard_linked,
     "another day": of_another_day,
     "another machine of its kind": of_another_machine,
+    "another Python": of_another_python,
     "the card alone": by_its_card,
 }
 
@@ -138,7 +151,9 @@ PLACES: dict[str, Callable[[Path], list[str]]] = {
 @pytest.mark.parametrize("name", PLACES)
 def test_places_and_what_lies_around(name: str, made: Path, tmp_path: Path) -> None:
     folder = copy_tree(made, tmp_path / "copy")
-    assert checked(*PLACES[name](folder))["differences"] == []
+    found = checked(*PLACES[name](folder))["differences"]
+    assert [each["name"] for each in found if each["changes"] != "nothing"] == []
+    assert [each["name"] for each in found] == (["numpy", "Python"] if name == "another Python" else [])
 
 
 def test_a_working_directory_and_a_relative_path(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from proven import unchecked
@@ -16,12 +19,14 @@ from tiny import copy_tree, write_rows
 from whole_runs import train
 
 from loradock.analysis.reproduce.comparison import Measured, compared
+from loradock.analysis.reproduce.differences import NUMPY
 from loradock.analysis.reproduce.original import as_repeated, opened
 from loradock.analysis.reproduce.places import Places, located
 from loradock.cli import cli
 from loradock.errors import InputMissing, LoradockError, NotReproduced, StorageError, UsageError
 from loradock.machine.library_variables import ALLOCATOR
 from loradock.model.content import digest
+from loradock.training.run_dir.record import metrics
 
 SETTINGS = (
     *("train.max_steps=6", "train.global_batch=4", "lora.rank=4", "lora.dropout=0.1", "data.validation=0.2"),
@@ -93,6 +98,16 @@ def packages(name: str) -> Change:
     return change
 
 
+def decided(name: str, value: Any, **parts: Any) -> Change:
+    def change(folder: Path) -> None:
+        record = json.loads((folder / "run" / "run.json").read_text("utf-8"))
+        for each in record["plan"]["decisions"]:
+            each["value"] = value if each["name"] == name else each["value"]
+        recorded(**parts, plan=record["plan"])(folder)
+
+    return change
+
+
 def relinked(folder: Path) -> None:
     """The rows are a link, to a file of another version."""
     text = (folder / "rows.jsonl").read_bytes()
@@ -132,7 +147,8 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "our code": (recorded(code_sha256="0" * 64), "loradock's code", "results"),
     "torch": (packages("torch"), "torch", "last bits"),
     "transformers": (packages("transformers"), "transformers", "results"),
-    "threads": (recorded(facts={"cpus": 64}), "CPUs", "last bits"),
+    "numpy": (packages("numpy"), "numpy", "results"),
+    "more threads than CPUs": (decided("threads", 64, facts={"cpus": 64}), "CPUs", "last bits"),
     "an instruction set": (recorded(facts={"instruction_set": "x86-64-v2"}), "instruction set", "last bits"),
     "a GPU": (recorded(facts={"gpus": [{"name": "NVIDIA A10"}]}), "GPUs", "last bits"),
     "TF32": (recorded(environment={"NVIDIA_TF32_OVERRIDE": "1"}), "NVIDIA_TF32_OVERRIDE", "last bits"),
@@ -144,7 +160,6 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
     "torch's kernels": (recorded(environment={"ATEN_CPU_CAPABILITY": "default"}), "ATEN_CPU_CAPABILITY", "last bits"),
     "MKL's kernels": (recorded(environment={"MKL_ENABLE_INSTRUCTIONS": "SSE4_2"}), "MKL_ENABLE", "last bits"),
     "oneDNN's kernels": (recorded(environment={"ONEDNN_MAX_CPU_ISA": "AVX2"}), "ONEDNN_MAX_CPU_ISA", "last bits"),
-    "threads by a variable": (recorded(environment={"MKL_NUM_THREADS": "64"}), "MKL_NUM_THREADS", "last bits"),
     "NCCL's algorithm": (recorded(environment={"NCCL_ALGO": "Tree"}), "NCCL_ALGO", "last bits"),
     "bitsandbytes": (packages("bitsandbytes"), "bitsandbytes", "last bits"),
     "tokenizers": (packages("tokenizers"), "tokenizers", "results"),
@@ -186,13 +201,14 @@ def test_what_is_decided_anew_elsewhere_is_taken_from_the_record(here: Path, tmp
     record = json.loads(file.read_text("utf-8"))
     record["data"]["date"] = "2020-02-29"
     record["facts"]["world_size"] = 3
-    decided = {"micro_batch": 1, "engine": "peft", "cadence": {"log": 7, "evaluate": 2, "save": 9}}
+    plan = {"micro_batch": 1, "threads": 3, "engine": "peft", "cadence": {"log": 7, "evaluate": 2, "save": 9}}
     for each in record["plan"]["decisions"]:
-        each["value"] = decided.get(each["name"], each["value"])
+        each["value"] = plan.get(each["name"], each["value"])
     file.write_text(json.dumps(record), "utf-8")
     original = opened(here / "run")
     config = as_repeated(original, located(original, Places()), output=tmp_path / "again", trusted=None)
     assert (config.data.date, config.train.micro_batch, config.engine) == ("2020-02-29", 1, "peft")
+    assert config.train.threads == 3
     assert (config.logging.every, config.evaluation.every, original.processes) == (7, 2, 3)
     assert checked(here)["error"] is None
 
@@ -208,10 +224,13 @@ def test_what_does_not_matter_is_no_alarm(made: Path, here: Path, monkeypatch: p
     shutil.move(here / "rows.jsonl", here / "moved.jsonl")
     (here / "rows.jsonl").symlink_to(here / "moved.jsonl")
     packages("protobuf")(here)
+    record = json.loads((here / "run" / "run.json").read_text("utf-8"))
+    recorded(facts={"cpus": 64}, environment={**record["environment"], "OMP_NUM_THREADS": "64"})(here)
     monkeypatch.chdir(here)
     found = checked(here)
     assert found["error"] is None
-    assert [(each["name"], each["changes"]) for each in found["differences"]] == [("protobuf", "nothing")]
+    names = ["protobuf", "CPUs", "OMP_NUM_THREADS"]  # the repeat has the recorded number of threads
+    assert [(each["name"], each["changes"]) for each in found["differences"]] == [(name, "nothing") for name in names]
 
 
 def test_what_is_missing_is_named_with_where_it_was(here: Path, made: Path) -> None:
@@ -285,18 +304,39 @@ def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path
     words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
     begun = asked(*words)  # to its first evaluation
     assert begun["error"] is None, begun
-    assert begun["verdict"].startswith("identical to step 3")  # a fast machine may have made all of it
-    assert begun["comparison"]["evaluations"] >= 1
+    assert begun["verdict"] == "identical to step 3"
+    assert begun["comparison"]["evaluations"] == 1
+    assert metrics(tmp_path / "again", "train")[-1]["step"] == 3
     whole = asked(*words, "--whole")
     assert whole["verdict"] == "identical to step 6, with the same adapter"
-    metrics = tmp_path / "again" / "metrics.jsonl"
-    found = [json.loads(line) for line in metrics.read_text("utf-8").splitlines()]
+    file = tmp_path / "again" / "metrics.jsonl"
+    found = [json.loads(line) for line in file.read_text("utf-8").splitlines()]
     next(line for line in found if line["kind"] == "train")["grad_norm"] *= 1 + 1e-7
-    metrics.write_text("".join(f"{json.dumps(line)}\n" for line in found), "utf-8")
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in found), "utf-8")
     parted = asked(*words, "--steps", "6")
     assert isinstance(parted["error"], NotReproduced)
     assert parted["error"].what.startswith("parted at step 1 (")
     assert str(parted["error"]).endswith("nothing was found to differ")
+
+
+def test_a_repeat_stops_at_the_last_step_that_the_run_measured(made: Path) -> None:
+    original = replace(opened(made / "run"), train=lines(1, 4, 8, 12)["train"], evaluations=({"step": 10},))
+    assert [original.last_measured(steps) for steps in (1, 9, 11, 12, 50)] == [1, 8, 10, 12, 12]
+    assert replace(original, train=(), evaluations=()).last_measured(9) == 9
+
+
+def test_numpy_of_each_python_shuffles_alike() -> None:
+    """Both that the lock names: this digest was seen under Python 3.11 and, in the container, under 3.13."""
+    lock = (Path(__file__).parents[3] / "docker" / "requirements.lock").read_text("utf-8")
+    assert set(re.findall(r"^numpy==(\S+)", lock, re.MULTILINE)) == NUMPY
+    assert np.__version__ in NUMPY
+    drawn = hashlib.sha256()
+    for seed in ([0], [7, 1, 3], [2**63, 5]):
+        rng = np.random.default_rng(seed)
+        drawn.update(rng.permutation(1000).tobytes() + rng.permutation(np.arange(70_000)).tobytes())
+        drawn.update(rng.random(9).tobytes() + rng.integers(0, 10**9, 9).tobytes())
+        drawn.update(np.random.SeedSequence(seed).generate_state(1, np.uint64).tobytes())
+    assert drawn.hexdigest() == "8776632a1da1af6c9769dd3cd0e58b64406c5ecbe9a495bd9be56a0b5222a948"
 
 
 def lines(*steps: int, loss: float = 1.0, norm: float = 2.0) -> dict[str, list[dict[str, Any]]]:

@@ -235,6 +235,8 @@ def test_threads_are_a_share_of_the_cores_few_beside_a_gpu_and_one_for_a_tiny_mo
     assert "16 CPUs for 4 process(es)" in decision(planned(facts=machine(world_size=4), model=tiny), "threads").why
     assert planned(facts=machine("h200")).threads.value == 4
     assert planned(facts=machine("h200", cpus=2)).threads.value == 2
+    chosen = decision(planned(config=config(train={"threads": 3}), facts=machine(), model=tiny), "threads")
+    assert (chosen.value, chosen.why) == (3, "set in the configuration")
 
 
 def test_the_loss_over_preferences_is_said_with_all_that_is_added_and_what_it_costs() -> None:

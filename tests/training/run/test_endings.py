@@ -12,7 +12,8 @@ from tiny import copy_tree, write_rows
 from whole_runs import Silent, losses, train
 
 from loradock.analysis.report.console import summary
-from loradock.errors import DataError, Diverged
+from loradock.errors import DataError, Diverged, Interrupted, Stopped
+from loradock.training.run_dir.record import metrics
 
 RUN = ("train.global_batch=8", "lora.rank=4", "data.validation=8")
 
@@ -52,6 +53,20 @@ def test_the_best_checkpoint_is_kept_and_exported_also_where_the_run_stops_early
     kept = load_file(tmp_path / "run" / "checkpoints" / f"checkpoint-{best}" / "adapter_model.safetensors")
     exported = load_file(result.adapter / "adapter_model.safetensors")
     assert all(torch.equal(kept[name], exported[name]) for name in exported)
+
+
+def test_a_run_stops_after_the_step_that_is_named_with_its_evaluation_held_and_all_committed(
+    tmp_path: Path, llama: Path, rows: Path
+) -> None:
+    settings = (*RUN, "train.max_steps=5", "evaluation.every=3", "logging.every=4", "checkpoints.every=5")
+    with pytest.raises(Stopped, match=r"stopped by --stop-after 3; step 3 is committed") as stop:
+        train(tmp_path / "run", *settings, model=llama, data=rows, stop_after=3)
+    assert (stop.value.hint or "").startswith("the same command without --stop-after")
+    assert [line["step"] for kind in ("train", "eval") for line in metrics(tmp_path / "run", kind)] == [1, 3, 3]
+    with pytest.raises(Interrupted):
+        train(tmp_path / "run", *settings, model=llama, data=rows, stop_after=3)
+    result = train(tmp_path / "run", *settings, model=llama, data=rows, stop_after=5)
+    assert (result.outcome.steps, result.outcome.ended) == (5, "last step")
 
 
 def test_training_stops_early_when_nothing_improves(tmp_path: Path, llama: Path, rows: Path) -> None:

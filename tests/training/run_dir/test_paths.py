@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from loradock.commands import profile
-from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError, storage_error
+from loradock.errors import DiskFull, LoradockError, NotWritable, StorageError, UsageError
+from loradock.files.system_errors import storage_error
 from loradock.training.run_dir import paths as directories
 
 MAKE_NUMBERED = """

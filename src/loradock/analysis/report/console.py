@@ -101,8 +101,8 @@ def plan_lines(plan: Plan) -> list[str]:
     ]
     if model.left_out:
         lines.insert(1, left_out_line(model))
-    if model.is_mxfp4:
-        lines.insert(1, "base: experts in MXFP4 in its files, made dense one matrix at a time")
+    if model.stored_as:
+        lines.insert(1, f"base: {model.stored_as} in its files, made dense one matrix at a time")
     elif model.is_prequantised:
         share = model.dense_parameters / model.reached_parameters
         dense = f"; {share:.1%} of its inner weights are in 16 bit there" if model.dense_parameters else ""

@@ -28,10 +28,12 @@ from loradock.training.continued import directory_of
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir.record import code_sha256
 
-COMPUTING = frozenset(("torch", "bitsandbytes", "triton", "liger-kernel", "flash-attn", "numpy"))
+COMPUTING = frozenset(("torch", "bitsandbytes", "triton", "liger-kernel", "flash-attn"))
 """Packages whose other versions may add in another order."""
-READING = frozenset(("transformers", "tokenizers", "peft", "trl", "accelerate", "loradock"))
-"""Packages whose other versions may read, render or adapt in another way."""
+READING = frozenset(("transformers", "tokenizers", "peft", "trl", "accelerate", "loradock", "numpy"))
+"""Packages whose other versions may read, render, adapt or (numpy) shuffle in another way."""
+NUMPY = frozenset(("2.4.6", "2.5.5"))
+"""Versions of numpy that draw the same: the lock's for Python before 3.12 and from there on. It adds nothing up."""
 
 
 def all_of(original: Original, config: RunConfig, facts: Facts) -> list[Difference]:
@@ -53,8 +55,7 @@ def of_code(original: Original, facts: Facts) -> Iterator[Difference]:
     was = original.record.get("facts") or {}
     before: Mapping[str, str] = was.get("packages") or {}
     for name in sorted({*before, *facts.packages}):
-        changes: Effect = "last bits" if name in COMPUTING else "results" if name in READING else "nothing"
-        yield from _differ(name, before.get(name), facts.packages.get(name), changes)
+        yield from _differ(name, before.get(name), facts.packages.get(name), _of_package(name, before, facts.packages))
     yield from _differ("Python", was.get("python"), facts.python, "nothing")
     if recorded := original.record.get("code_sha256"):
         yield from _differ("loradock's code", _short(recorded), _short(code_sha256()), "results")
@@ -65,6 +66,12 @@ def of_code(original: Original, facts: Facts) -> Iterator[Difference]:
         yield from _differ("image", was["image_digest"], facts.image_digest, "nothing")
 
 
+def _of_package(name: str, *versions: Mapping[str, str]) -> Effect:
+    if name == "numpy" and NUMPY.issuperset(packages.get(name, "") for packages in versions):
+        return "nothing"
+    return "last bits" if name in COMPUTING else "results" if name in READING else "nothing"
+
+
 def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[Difference]:
     """GPUs, or the CPU where that computes; the environment variables that libraries of computing read."""
     was = original.record.get("facts") or {}
@@ -72,18 +79,21 @@ def of_machine(original: Original, config: RunConfig, facts: Facts) -> Iterator[
     gpus_here = [gpu.name for gpu in facts.gpus]
     is_on_cpu = original.decided("device") == "cpu"
     is_portable = config.deterministic == "portable"
+    # The repeat sets the recorded number of threads. More than there are CPUs may still be cut by a library.
+    has_threads = 0 < (original.decided("threads") or 0) <= min(was.get("cpus") or 0, facts.cpus)
     yield from _differ("GPUs", ", ".join(gpus) or "none", ", ".join(gpus_here) or "none", "last bits")
     if gpus:
         yield from _differ("driver", was.get("driver"), facts.driver, "last bits")
     if is_on_cpu:
         effect: Effect = "nothing" if is_portable else "last bits"
         yield from _differ("instruction set", was.get("instruction_set"), facts.instruction_set, effect)
-        yield from _differ("CPUs", was.get("cpus"), facts.cpus, effect)
+        yield from _differ("CPUs", was.get("cpus"), facts.cpus, "nothing" if has_threads else effect)
     if "environment" in original.record:
         before = original.record["environment"]
         now = library_variables.in_a_training(os.environ, deterministic=config.deterministic)
         for name in sorted({*before, *now}):
-            yield from _differ(name, before.get(name), now.get(name), "last bits")
+            changes: Effect = "nothing" if has_threads and name in library_variables.OF_THREADS else "last bits"
+            yield from _differ(name, before.get(name), now.get(name), changes)
 
 
 def of_settings(original: Original) -> Iterator[Difference]:

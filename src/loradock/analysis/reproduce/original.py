@@ -66,9 +66,9 @@ class Original:
         """The step of the first evaluation."""
         return self.evaluations[0]["step"] if self.evaluations else None
 
-    def last_evaluation(self, steps: int) -> int:
-        """The step of the last evaluation within so many steps; 0 where there is none."""
-        return max((line["step"] for line in self.evaluations if line["step"] <= steps), default=0)
+    def last_measured(self, steps: int) -> int:
+        """The last step up to `steps` that a repeat can be compared at; `steps` itself where none is known."""
+        return max((line["step"] for line in (*self.train, *self.evaluations) if line["step"] <= steps), default=steps)
 
 
 def resumed_at(record: Mapping[str, Any]) -> frozenset[int]:
@@ -137,7 +137,9 @@ def as_repeated(original: Original, config: RunConfig, *, output: Path, trusted:
         evaluation["every"] = cadence["evaluate"]
     date = (record.get("data") or {}).get("date") or config.data.date
     micro_batch = first_micro_batch(record)
+    threads = original.decided("threads")
     train = {"micro_batch": micro_batch} if micro_batch else {}
+    train |= {"threads": threads} if threads else {}
     return config.model_copy(
         update={
             "name": None,

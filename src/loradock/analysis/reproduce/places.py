@@ -12,9 +12,9 @@ from typing import Any, Self
 
 from loradock import demo
 from loradock.analysis.reproduce.original import Original
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import SourceConfig, parts_of
+from loradock.config.sections.data import HUB_PREFIX, SourceConfig, parts_of
 from loradock.data.read import files
 from loradock.data.sources import held_out_files
 from loradock.errors import InputMissing, LoradockError, Problem, UsageError
@@ -24,13 +24,16 @@ from loradock.training.continued import directory_of
 SHIPPED = "/loradock/demo/"
 """Below it lie the base and the rows of the demo."""
 TEMPLATE_SUFFIXES = (".jinja", ".j2")
+FETCH = "fetch"
+"""The option that allows what `is_fetched`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Places:
     """Where base, rows, validation files, templates, first adapter and DeepSpeed's configuration lie; None: not said.
 
-    `data` and `validation` have one place for each file of the run, in its order.
+    `data` and `validation` have one place for each file of the run, in its order. `fetch`: rows that the run took from
+    the web or a hub are fetched from there again.
     """
 
     model: Path | None = None
@@ -40,6 +43,7 @@ class Places:
     embedding_template: Path | None = None
     adapter: Path | None = None
     deepspeed: Path | None = None
+    fetch: bool = False
 
     def before(self, other: Self) -> Self:
         """These, and in the place of each that is not said that of another."""
@@ -52,7 +56,10 @@ def located(original: Original, places: Places) -> RunConfig:
     config, data = original.config, original.config.data
     _require_used(original, places)
     paths = [str(path) for path in places.data] or [_as_found(source.path, original) for source in data.sources]
-    sources = tuple(s.model_copy(update={"path": path}) for s, path in zip(data.sources, paths, strict=True))
+    sources = tuple(  # what is fetched goes to this user's own cache
+        source.model_copy(update={"path": path}).with_text_unit(data.text)
+        for source, path in zip(data.sources, paths, strict=True)
+    )
     update: dict[str, Any] = {"sources": sources, "validation": _validation(original, places)}
     update["template"] = _file(data.template, places.template, original)
     embedding = config.embedding.model_copy(
@@ -140,6 +147,10 @@ def _require_used(original: Original, places: Places) -> None:
         "adapter": config.lora.adapter is not None,
         "deepspeed": config.train.deepspeed is not None,
     }
+    rows = [source.path for source in config.data.sources if not places.data]
+    rows += [path for path in config.data.validation_files.values() if not places.validation]
+    if places.fetch and not any(map(is_fetched, rows)):
+        raise UsageError(f"--{FETCH} has no effect: the record names no address to fetch", hint=f"leave out --{FETCH}")
     for name, is_used in has_file.items():
         if getattr(places, name) and not is_used:
             option = f"--{name.replace('_', '-')}"
@@ -163,14 +174,19 @@ def paths_of(config: RunConfig) -> Mapping[str, Sequence[str]]:
     }
 
 
-def require(original: Original, config: RunConfig) -> None:
-    """InputMissing with everything of a located configuration that is not here, and the very options to give."""
+def require(original: Original, config: RunConfig, *, fetches: bool = False) -> None:
+    """InputMissing with everything of a located configuration that is not here, and the very options to give.
+
+    `fetches`: what lies at an address may be fetched.
+    """
     problems: list[Problem] = []
     options: list[str] = []
     paths = paths_of(config)
-    for name, problem in missing(original, config):
+    for name, problem in missing(original, config, fetches=fetches):
         problems.append(problem)
-        if f"--{name}" not in options:
+        if name == FETCH:
+            options += [] if f"--{FETCH}" in options else [f"--{FETCH}"]
+        elif f"--{name}" not in options:
             is_here = {path for path in paths[name] if not is_fetched(path) and os.path.exists(path)}
             values = [shlex.quote(path) if path in is_here else _KINDS.get(name, "FILE") for path in paths[name]]
             options += _given(f"--{name}", values)
@@ -185,7 +201,7 @@ def _given(option: str, values: Sequence[str]) -> list[str]:
     return [text for value in values for text in (option, value)]
 
 
-def missing(original: Original, config: RunConfig) -> Iterator[tuple[str, Problem]]:
+def missing(original: Original, config: RunConfig, *, fetches: bool = False) -> Iterator[tuple[str, Problem]]:
     """(name of its option, problem) of each input that is not where the configuration says."""
     record, recorded = original.record, original.record["fingerprint"]
     yield from (("model", problem) for problem in _missing_base(original, config))
@@ -196,7 +212,10 @@ def missing(original: Original, config: RunConfig) -> Iterator[tuple[str, Proble
         for index, source in enumerate(sources):
             digests = [each["sha256"] for each in recorded_sources[name]]
             hint = f"sha256 {digests[index]}" if index < len(digests) else None
-            if what := _missing_rows(source):
+            if is_fetched(source.path) and not fetches:
+                what = f"rows come from the web ({source.path}): an address that only a record names is not fetched"
+                yield FETCH, Problem(what=what, hint=hint)
+            elif not is_fetched(source.path) and (what := _missing_rows(source)):
                 yield name, Problem(what=what, hint=hint)
     templates = {"template": config.data.template, "embedding-template": config.embedding.template}
     digests = {
@@ -233,8 +252,6 @@ def _missing_base(original: Original, config: RunConfig) -> Iterator[Problem]:
 
 
 def _missing_rows(source: SourceConfig) -> str | None:
-    if is_fetched(source.path):
-        return f"rows come from the web ({source.path}): an address that only a record names is not fetched"
     try:
         files(source)
     except LoradockError as error:

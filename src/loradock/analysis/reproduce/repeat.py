@@ -1,8 +1,7 @@
-"""The repeat: `loradock train` in a process of its own, ended once it has made the steps that are asked for."""
+"""The repeat: `loradock train` in a process of its own, stopped after the steps that are asked for."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +11,7 @@ from pathlib import Path
 import yaml
 
 from loradock.config.schema import RunConfig
-from loradock.errors import LoradockError, Stopped
+from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.files import atomic_io
 from loradock.process import python
 from loradock.training.run_dir.record import metrics
@@ -30,14 +29,12 @@ def repeat(
     *,
     processes: int,
     steps: int | None,
-    evaluation: int = 0,
     options: tuple[str, ...] = (),
     on_step: Callable[[int], None],
 ) -> None:
-    """Train; with `steps` the run is stopped after so many, as by Ctrl-C, and keeps what it made.
+    """Train; with `steps` the run is stopped after so many, and keeps what it made.
 
-    Not before the evaluation of step `evaluation` is measured; 0: there is none to wait for.
-    The same call continues it. NotRepeated with the last lines of the log where training fails.
+    The same call continues it, also with more steps. NotRepeated with the last lines of the log where training fails.
     """
     output = Path(config.output or "")
     log, file = output.with_name(f"{output.name}.log"), output.with_name(f"{output.name}.yaml")
@@ -45,12 +42,13 @@ def repeat(
     atomic_io.replace(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def is_measured() -> bool:
-        return steps is not None and last_step(output) >= steps and last_step(output, "eval") >= evaluation
+        return steps is not None and last_step(output) >= steps
 
     if is_measured():
         return
     launcher = ("launch", "--nproc", str(processes)) if processes > 1 else ()
-    arguments = ("-m", "loradock", *launcher, "train", str(file), "--output", str(output), *options)
+    stop = () if steps is None else ("--stop-after", str(steps))
+    arguments = ("-m", "loradock", *launcher, "train", str(file), "--output", str(output), *stop, *options)
     with log.open("a", encoding="utf-8") as stream, child(python.command(*arguments), stream) as process:
         shown = 0
         while process.poll() is None:
@@ -59,11 +57,8 @@ def repeat(
             if current > shown:
                 shown = current
                 on_step(shown)
-            if is_measured():
-                process.send_signal(signal.SIGTERM)
-                process.wait()
         code = process.returncode
-    if code and not (code == Stopped.exit_code and is_measured()):
+    if code and not (code in (Stopped.exit_code, Interrupted.exit_code) and is_measured()):
         last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN_LINES:]
         error = NotRepeated("the training that repeats the run failed:\n  " + "\n  ".join(last), hint=f"its log: {log}")
         error.exit_code = code
@@ -82,7 +77,7 @@ def child(command: list[str], stream: object) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
-def last_step(output: Path, kind: str = "train") -> int:
-    """The last step that a run has a line of this kind for; 0 where there is none yet."""
-    lines = metrics(output, kind) if output.is_dir() else []
+def last_step(output: Path) -> int:
+    """The last step that a run has a line for; 0 where there is none yet."""
+    lines = metrics(output, "train") if output.is_dir() else []
     return int(lines[-1]["step"]) if lines else 0

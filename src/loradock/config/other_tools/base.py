@@ -6,6 +6,7 @@ decide what is trained. What has no counterpart is told with the reason, unless 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -176,6 +177,16 @@ def if_on(key: str, value_of_ours: Any) -> Rule:
     return rule
 
 
+def unless_on(why: str) -> Rule:
+    """On is as it is here; what off asks for has no counterpart."""
+
+    def rule(translation: Translation, name: str, value: Any) -> None:
+        if not is_on(value):
+            translation.leave(name, f"{value}: {why}")
+
+    return rule
+
+
 def by_word(key: str, words: Mapping[str, Any], *, why: str = "there is none of that kind here") -> Rule:
     """One of their words as one of ours; None of ours: it is the default."""
 
@@ -225,7 +236,12 @@ def as_list(value: Any) -> list[Any]:
 
 
 def as_mapping(value: Any) -> dict[str, Any]:
-    """A mapping; an empty one for anything else."""
+    """A mapping, also as the JSON of a command line; an empty one for anything else."""
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            return {}
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 

@@ -16,14 +16,18 @@ from loradock.config.other_tools.base import (
     path_of,
     put_configuration,
     put_source,
+    refuse,
     to,
     to_number,
+    unless_on,
     words,
 )
 from loradock.config.other_tools.preference import RULES, first_adapter, preferring
 
 LONG = {"delete": "drop", "left": None, "right": "truncate", "split": "split"}
 LOSSES = {"default": None, "last_round": "completion", "all": "all"}
+TASKS = ("causal_lm", "CAUSAL_LM", "None")
+OTHER_TASKS = {"embedding": "; here with objective: embedding and rows of query and passages, see docs/embedding.md"}
 SAMPLES = 16
 """Of a step where accumulation is not given."""
 
@@ -59,9 +63,14 @@ def kind(translation: Translation) -> None:
     """An adapter, and the samples of a step."""
     if (way := translation.get("rlhf_type")) is not None:
         preferring(translation, "rlhf_type", way)
+    if (task := str(translation.get("task_type"))) not in TASKS:
+        refuse(translation, "task_type", f"{task}{OTHER_TASKS.get(task, '')}")
     way = translation.get("tuner_type", "train_type")
-    if way not in ("lora", "adalora"):
-        translation.leave("train_type", f"{way}: only LoRA adapters are trained")
+    if way != "lora":
+        name = "tuner_type" if translation.given.get("tuner_type") else "train_type"
+        translation.leave(name, f"{way}: only LoRA adapters are trained")
+    if (method := translation.get("quant_method")) not in ("bnb", None):
+        translation.leave("quant_method", f"{method}: bases are quantised by bitsandbytes")
     rows = as_number(translation.get("per_device_train_batch_size")) or 1
     times = as_number(translation.get("gradient_accumulation_steps"))
     samples = int(rows * times * translation.gpus if times else max(SAMPLES, rows * translation.gpus))
@@ -88,7 +97,8 @@ TOOL = Tool(
             words(
                 "dataset val_dataset split_dataset_ratio use_hf train_type tuner_type rlhf_type packing loss_type "
                 "loss_weights center_rewards_coefficient "
-                "quant_bits torch_dtype bnb_4bit_quant_type bnb_4bit_use_double_quant"
+                "quant_bits quant_method torch_dtype bnb_4bit_compute_dtype bnb_4bit_quant_type "
+                "bnb_4bit_use_double_quant task_type"
             ),
             later,
         ),
@@ -105,12 +115,16 @@ TOOL = Tool(
         "init_weights": by_word("lora.init", peft.INITS),
         "lorap_lr_ratio": to_number("train.loraplus_lr_ratio", above=0),
         "padding_free": if_on("train.packing", True),
+        "early_stop_interval": to_number("train.early_stopping", least=1),
+        "target_regex": peft.targets,
+        "use_chat_template": unless_on("rows of prompt and completion, or of text, are taken without a template"),
+        **dict.fromkeys(("dataset_shuffle", "train_dataloader_shuffle"), unless_on("train.seed orders the rows")),
     },
     finish=(
         kind,
         sources,
         trainer.quantised(bits="quant_bits"),
-        trainer.dtype("torch_dtype"),
+        trainer.dtype("torch_dtype", "bnb_4bit_compute_dtype"),
         trainer.schedule(),
         *trainer.FINISH,
     ),
@@ -131,7 +145,7 @@ TOOL = Tool(
     },
     needless=trainer.NEEDLESS
     | words(
-        "model_type model_author model_name quant_method attn_impl load_from_cache_file "
+        "model_type model_author model_name attn_impl load_from_cache_file "
         "create_checkpoint_symlink acc_strategy lazy_tokenize strict check_model add_version "
         "template"
     ),

@@ -22,6 +22,7 @@ RENAMED = {
     "base_model": "model.name",
     "base_model_name_or_path": "model.name",
     "batch_size": "train.global_batch",
+    "bs": "train.global_batch",
     "bf16": "model.compute_dtype",
     "bits": "model.quantization",
     "block_size": "data.max_length",

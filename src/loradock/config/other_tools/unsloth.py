@@ -2,40 +2,121 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
 from loradock.config.other_tools import peft, rope, trainer
-from loradock.config.other_tools.base import Tool, Translation, is_on, later, put_source, to, to_number, to_truth, words
+from loradock.config.other_tools.base import (
+    Tool,
+    Translation,
+    as_list,
+    is_on,
+    later,
+    put_source,
+    refuse,
+    to,
+    to_number,
+    to_truth,
+    words,
+)
+from loradock.config.other_tools.preference import REWARD, RULES, UNPAIRED, preferring
 
 DATA = ("dataset_name", "dataset", "data_files", "train_dataset")
 
 
-MAPPINGS = ("lr_scheduler_kwargs", "rank_pattern", "alpha_pattern", "rope_scaling")
+MAPPINGS = (
+    "lr_scheduler_kwargs", "rank_pattern", "alpha_pattern", "rope_scaling", "loftq_config", "data_files",
+    "dataset_kwargs", "train_on_responses_only",
+)  # fmt: skip
 """Arguments that are mappings themselves."""
+TRAINER = re.compile(r"(?:Unsloth)?(?P<kind>[A-Za-z]+?)(?:Trainer|Config)")
+"""What trains, by the name of its class or of its arguments: DPOTrainer, KTOConfig."""
+OF_VECTORS = "FastSentenceTransformer"
+SUPERVISED = ("SFT", "", "Training")
+WORDS = {"reward": REWARD}
+READERS = ("json", "csv", "parquet", "text")
+"""First arguments of load_dataset that say how files are read."""
+ENDS = ("embed_tokens", "lm_head")
+"""Targets that are trained whole there."""
 
 
 def flat(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments that stand by the name of their function, on one level."""
+    """Arguments that stand by the name of their function, on one level; `trainer` is what trains, if not SFTTrainer."""
     level: dict[str, Any] = {}
     for name, value in values.items():
         is_call = isinstance(value, dict) and name not in MAPPINGS
         level |= flat(cast("dict[str, Any]", value)) if is_call else {name: value}
+        found = TRAINER.fullmatch(name) if is_call else None
+        if (found and found["kind"] not in SUPERVISED) or name.startswith(OF_VECTORS):
+            level["trainer"] = name
     return level
 
 
-def sources(translation: Translation) -> None:
-    """What the notebook loads, and what is learned of it."""
-    name = next((name for name in DATA if translation.given.get(name)), None)
-    if name:
-        column = translation.get("dataset_text_field")
-        fields = {"text": column} if column not in (None, "text") else {}
-        split = translation.get("split")
-        put_source(
-            translation, 0, name, str(translation.get(name)), fields=fields, split=None if split == "train" else split
+def kind(translation: Translation) -> None:
+    """Training by preferences or of a reward model, by the trainer's name."""
+    call = translation.get("trainer")
+    found = TRAINER.fullmatch(str(call))
+    if call:
+        word = found["kind"].lower() if found else str(call)
+        preferring(translation, "trainer", WORDS.get(word, word))
+        if translation.refused.pop("trainer", None):
+            translation.refused[str(call)] = str(call)
+    elif UNPAIRED & translation.given.keys():
+        preferring(translation, next(iter(sorted(UNPAIRED & translation.given.keys()))), "kto")
+    else:
+        for name in ("num_generations", "reward_funcs", "beta"):
+            if translation.get(name) is not None:
+                refuse(translation, name, f"{translation.get(name)}, of a trainer that is not named (DPOConfig: ...)")
+    if (task := str(translation.get("task_type"))) not in ("CAUSAL_LM", "None"):
+        refuse(translation, "task_type", task)
+
+
+def whole_modules(translation: Translation) -> None:
+    """The embedding and the head among the targets are trained whole."""
+    targets, saved = (translation.values.get(f"lora.{name}") for name in ("targets", "modules_to_save"))
+    if targets is None or not isinstance(targets.value, list):
+        return
+    names = cast("list[str]", targets.value)  # pyright: ignore[reportUnknownMemberType]
+    if ends := [name for name in names if name in ENDS]:
+        others = cast("list[str]", saved.value) if saved else []
+        translation.put("lora.targets", [name for name in names if name not in ENDS], "target_modules")
+        translation.put(
+            "lora.modules_to_save", [*others, *(name for name in ends if name not in others)], "target_modules"
         )
-    if is_on(translation.get("train_on_responses_only")):
+
+
+def sources(translation: Translation) -> None:
+    """What the notebook loads."""
+    name = next((name for name in DATA if translation.given.get(name)), None)
+    column = translation.get("dataset_text_field")
+    fields = {} if column in (None, "text") else {"text": column}
+    files = translation.get("data_files")
+    if files and (name == "data_files" or translation.get(str(name)) in READERS):
+        parts = cast("dict[str, Any]", files) if isinstance(files, dict) else {"train": files}
+        for index, file in enumerate(as_list(parts.get("train") or [])):
+            put_source(translation, index, "data_files", str(file), fields=fields)
+        for part in ("test", "validation"):
+            if part in parts:
+                translation.put("data.validation", str(as_list(parts[part])[0]), "data_files")
+    elif name:
+        split = str(translation.get("split") or "train")
+        if "[" in split:
+            translation.leave("split", f"{split}: the whole split is read; train.max_steps bounds the steps")
+            split = split.partition("[")[0]
+        path = str(translation.get(name))
+        put_source(translation, 0, name, path, fields=fields, split=None if split == "train" else split)
+    if held_out := translation.get("eval_dataset"):
+        translation.put("data.validation", str(held_out), "eval_dataset")
+
+
+def learned(translation: Translation) -> None:
+    """What is learned of the rows, and how long they may be."""
+    answers = translation.get("train_on_responses_only")
+    if is_on(answers) or isinstance(answers, dict):
         translation.put("data.loss", "assistant", "train_on_responses_only")
+    elif is_on(translation.get("assistant_only_loss")):
+        translation.put("data.loss", "assistant", "assistant_only_loss")
     if translation.given.get("packing") is not None:
         translation.put("train.packing", is_on(translation.get("packing")), "packing")
     if is_on(translation.get("full_finetuning")):
@@ -54,13 +135,15 @@ TOOL = Tool(
         "FastLanguageModel full_finetuning"
     ),
     rules=trainer.RULES
+    | RULES
     | peft.rules(rank="r")
     | {
         **dict.fromkeys(
             frozenset(DATA)
             | words(
                 "load_in_4bit load_in_8bit dtype dataset_text_field split packing max_seq_length max_length "
-                "train_on_responses_only full_finetuning load_in_16bit"
+                "train_on_responses_only full_finetuning load_in_16bit eval_dataset assistant_only_loss trainer "
+                "task_type loss_type loss_weights center_rewards_coefficient num_generations reward_funcs"
             ),
             later,
         ),
@@ -74,7 +157,10 @@ TOOL = Tool(
         "seed": to_number("train.seed"),
     },
     finish=(
+        kind,
         sources,
+        learned,
+        whole_modules,
         trainer.quantised(),
         trainer.dtype("dtype"),
         trainer.batches(micro="per_device_train_batch_size"),
@@ -95,8 +181,14 @@ TOOL = Tool(
     needless=trainer.NEEDLESS
     | words(
         "fast_inference gpu_memory_utilization max_lora_rank finetune_language_layers "
-        "finetune_attention_modules finetune_mlp_modules instruction_part response_part"
+        "finetune_attention_modules finetune_mlp_modules attn_implementation use_exact_model_name unsloth_tiled_mlp "
+        "fix_tokenizer dataset_kwargs completion_only_loss"
     ),
     lacking=trainer.LACKING
-    | {"loftq_config": "lora.init has no LoftQ", "finetune_vision_layers": "only the language model is trained"},
+    | {
+        "loftq_config": "lora.init has no LoftQ",
+        "finetune_vision_layers": "only the language model is trained",
+        "chat_template": "the tokenizer's own is taken; data.template names another, or a file of one",
+        "embedding_learning_rate": "one learning rate for all that is trained",
+    },
 )

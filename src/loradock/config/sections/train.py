@@ -103,6 +103,11 @@ class TrainConfig(Section):
         description="Replay micro-steps of the fast engine from CUDA graphs; auto: where the host would be the slower.",
     )
     workers: Workers | Auto = Field(default="auto", description="Data loader workers per GPU.")
+    threads: Annotated[int, Field(ge=1, le=1024)] | Auto = Field(
+        default="auto",
+        description="CPU threads of a process; on a CPU the last bits depend on it. auto: 1 for a tiny model, else its "
+        "share of the CPUs.",
+    )
     early_stopping: Positive | None = Field(
         default=None, description="Stop after this many evaluations without improvement."
     )

@@ -17,12 +17,11 @@ from loradock.data.formats.base import (
     Message,
     Pairs,
     PreferencePair,
-    Row,
-    RowError,
     Sample,
     convert_row,
     renamed,
 )
+from loradock.data.formats.fields import Row, RowError
 from loradock.data.formats.guess import Undetected, plainly, undetected
 from loradock.errors import ConfigError
 from loradock.text.suggest import nearest

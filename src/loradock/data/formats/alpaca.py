@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import (
-    Conversation,
-    Format,
-    Message,
+from loradock.data.formats.base import Conversation, Format, Message
+from loradock.data.formats.fields import (
     Misfit,
     Row,
     RowError,

@@ -7,45 +7,16 @@ format; `convert(row)` makes a `Sample` or raises `RowError` with what is wrong 
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from itertools import islice
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from loradock.catalog.samples import SampleKind
-from loradock.text.suggest import did_you_mean
+from loradock.data.formats.fields import Misfit, Row, RowError, columns_of_row
 
-MOST_NAMED = 30
-"""Columns that a message lists, and that a field's name is compared with: a table may have 100,000."""
+THOUGHT_END = "</think>"
+"""Of a thought that stands in the text of an answer."""
 Role = Literal["system", "user", "assistant", "tool"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RowsChange:
-    """A change of rows, for a hint: as a filter of jq, and as a method of `datasets.Dataset` for what is not JSON.
-
-    COLUMN in them stands for `column`, quoted.
-    """
-
-    column: str
-    jq: str
-    method: str
-
-
-class RowError(ValueError):
-    """A row that cannot be used; the message names the field and what it should hold, `hint` what to type.
-
-    `change`: what makes rows that can be used of the file, where that is no setting.
-    """
-
-    def __init__(self, what: str, *, hint: str | None = None, change: RowsChange | None = None) -> None:
-        super().__init__(what)
-        self.hint, self.change = hint, change
-
-
-class Misfit(RowError):
-    """A column that is not there or holds another type: where no row fits, the configuration named the wrong one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +53,11 @@ class Message:
     def is_structured(self) -> bool:
         """Whether a template is given more of it than a role and a text."""
         return bool(self.calls or self.thought)
+
+    @property
+    def has_thought(self) -> bool:
+        """Whether it has a thought, of its own or in the text of an answer."""
+        return bool(self.thought) or (self.role == "assistant" and THOUGHT_END in self.content)
 
     @property
     def said(self) -> str:
@@ -232,9 +208,6 @@ class Judgement:
 Sample = Conversation | Completion | Pairs | PreferencePair | Judgement
 
 
-Row = Mapping[str, Any]
-
-
 @dataclass(frozen=True, kw_only=True)
 class Format:
     """A data format.
@@ -279,7 +252,7 @@ def convert_row(format: Format, mapping: Mapping[str, str], row: Row) -> Sample:
         return format.convert(row)
     for field, column in mapping.items():
         if column not in row and field in format.required:
-            raise Misfit(f"no column {column!r} (field {field!r}); {_present(column, row)}")
+            raise Misfit(f"no column {column!r} (field {field!r}); {columns_of_row(column, row)}")
     try:
         return format.convert(renamed(mapping, row))
     except RowError as error:
@@ -292,85 +265,3 @@ def renamed(mapping: Mapping[str, str], row: Row) -> dict[str, Any]:
     """The row by the names of fields; a column that is mapped is not read again under its own name."""
     own = {name: value for name, value in row.items() if name not in mapping.values()}
     return own | {field: row[column] for field, column in mapping.items() if column in row}
-
-
-def text_of(row: Row, field: str) -> str:
-    """The text in `field`, which must be there; it may be empty."""
-    value = value_of(row, field)
-    if type(value) is not str:
-        raise Misfit(f"{field} is {type_of(value)}, not text")
-    check_text(value, field)
-    return value
-
-
-def optional_text_of(row: Row, field: str) -> str:
-    """The text in `field`; empty where the column is missing or null."""
-    return "" if row.get(field) is None else text_of(row, field)
-
-
-def value_of(row: Row, field: str) -> Any:
-    """What `field` holds; RowError names the columns that are there where it is missing."""
-    if field not in row:
-        raise Misfit(f"no column {field!r}; {_present(field, row)}")
-    return row[field]
-
-
-def check_text(value: str, where: str) -> None:
-    """Refuse what no tokenizer can take in: lone surrogates, and NUL."""
-    if "\0" in value:
-        raise RowError(f"{where} holds a NUL character")
-    if not value.isascii():
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:
-            half = f"\\u{ord(value[error.start]):04x} at character {error.start + 1}"
-            raise RowError(f"{where} holds half of a surrogate pair ({half})") from None
-
-
-def check_filled(value: str, where: str) -> str:
-    """Refuse a text that is to be learned and holds nothing but white space; returns it."""
-    if not value or value.isspace():
-        raise RowError(f"{where} is empty: there is nothing to train on")
-    return value
-
-
-def listed(names: Collection[object]) -> str:
-    """Columns in a message: the first of them, and how many more."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(map(str, islice(names, MOST_NAMED))) + (f" and {more:,} more" if more > 0 else "")
-
-
-def is_filled(value: object) -> bool:
-    """True where a column says something: neither null, nor empty, nor white space, nor not a number."""
-    if isinstance(value, str):
-        return bool(value) and not value.isspace()
-    return value is not None and value not in ([], {}) and not (isinstance(value, float) and math.isnan(value))
-
-
-def is_list(value: object) -> TypeGuard[list[Any]]:
-    """True for a list."""
-    return type(value) is list
-
-
-def is_object(value: object) -> TypeGuard[dict[str, Any]]:
-    """True for an object of named fields."""
-    return type(value) is dict
-
-
-def type_of(value: object) -> str:
-    """A value's type in the words of a data file, with its article."""
-    if value is None:
-        return "null"
-    names: dict[type, str] = {
-        str: "text",
-        bool: "a boolean",
-        int: "a number",
-        float: "a number",
-        list: "a list",
-        dict: "an object",
-    }
-    return names.get(type(value), f"of type {type(value).__name__}")
-
-
-def _present(field: str, row: Row) -> str:
-    return "; ".join(filter(None, (f"the row has {listed(row) or 'nothing'}", did_you_mean(field, map(str, row)))))

@@ -11,18 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from loradock.data.formats import preference
-from loradock.data.formats.base import (
-    Format,
-    Misfit,
-    PreferencePair,
-    Row,
-    RowError,
-    is_filled,
-    is_list,
-    is_object,
-    type_of,
-    value_of,
-)
+from loradock.data.formats.base import Format, PreferencePair
+from loradock.data.formats.fields import Misfit, Row, RowError, is_filled, is_list, is_object, type_of, value_of
 
 TIE = "a tie: neither answer is preferred, and the row cannot be learned from"
 TIE_HINT = "leave such rows out: --set data.on_bad_row=skip --set data.max_dropped=1"

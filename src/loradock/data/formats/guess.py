@@ -8,7 +8,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
-from loradock.data.formats.base import Format, Misfit, Row, RowError, convert_row, is_list, is_object, listed
+from loradock.data.formats.base import Format, convert_row
+from loradock.data.formats.fields import Misfit, Row, RowError, is_list, is_object, listed
 from loradock.text.suggest import nearest
 
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -8,18 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from loradock.data.formats import alpaca, messages, prompt_completion, sharegpt
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Format,
-    Judgement,
-    Misfit,
-    Row,
-    RowError,
-    listed,
-    type_of,
-    value_of,
-)
+from loradock.data.formats.base import Completion, Conversation, Format, Judgement
+from loradock.data.formats.fields import Misfit, Row, RowError, listed, type_of, value_of
 
 ANSWERED = (messages.FORMAT, sharegpt.FORMAT, alpaca.FORMAT, prompt_completion.FORMAT)
 LABELS = {"true": True, "false": False, "1": True, "0": False, "1.0": True, "0.0": False}

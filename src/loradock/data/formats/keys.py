@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from loradock.data.formats.base import RowError, is_filled, is_list, is_object
+from loradock.data.formats.fields import RowError, is_filled, is_list, is_object
 
 RENDERED = frozenset(("tools", "functions", "documents", "chat_template_kwargs"))
 """Written by templates wherever they stand."""

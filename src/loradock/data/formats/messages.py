@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import Conversation, Format, Row, value_of
+from loradock.data.formats.base import Conversation, Format
+from loradock.data.formats.fields import Row, value_of
 from loradock.data.formats.tools import with_tools
 from loradock.data.formats.turns import conversation, messages_of, with_system
 

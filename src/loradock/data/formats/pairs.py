@@ -8,13 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from loradock.data.formats.base import (
-    Format,
+from loradock.data.formats.base import Format, Pairs, Side
+from loradock.data.formats.fields import (
     Misfit,
-    Pairs,
     Row,
     RowError,
-    Side,
     check_text,
     is_filled,
     is_list,

@@ -10,12 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Format,
-    Message,
-    PreferencePair,
+from loradock.data.formats.base import Completion, Conversation, Format, Message, PreferencePair
+from loradock.data.formats.fields import (
     Row,
     RowError,
     check_filled,

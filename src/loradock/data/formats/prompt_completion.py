@@ -4,18 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from loradock.data.formats.base import (
-    Completion,
-    Format,
-    Row,
-    RowError,
-    Sample,
-    check_filled,
-    is_list,
-    text_of,
-    type_of,
-    value_of,
-)
+from loradock.data.formats.base import Completion, Format, Sample
+from loradock.data.formats.fields import Row, RowError, check_filled, is_list, text_of, type_of, value_of
 from loradock.data.formats.tools import with_tools
 from loradock.data.formats.turns import conversation, messages_of
 

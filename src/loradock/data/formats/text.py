@@ -2,21 +2,8 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import (
-    Completion,
-    Conversation,
-    Format,
-    Message,
-    Row,
-    RowError,
-    Sample,
-    check_filled,
-    check_text,
-    is_list,
-    text_of,
-    type_of,
-    value_of,
-)
+from loradock.data.formats.base import Completion, Conversation, Format, Message, Sample
+from loradock.data.formats.fields import Row, RowError, check_filled, check_text, is_list, text_of, type_of, value_of
 
 
 def _convert(row: Row) -> Sample:

@@ -8,18 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from loradock.data.formats.base import (
-    Conversation,
-    Message,
-    Row,
-    RowError,
-    ToolCall,
-    check_text,
-    is_filled,
-    is_list,
-    is_object,
-    type_of,
-)
+from loradock.data.formats.base import Conversation, Message, ToolCall
+from loradock.data.formats.fields import Row, RowError, check_text, is_filled, is_list, is_object, type_of
 from loradock.data.formats.keys import says_something
 
 CALL = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)

@@ -6,11 +6,9 @@ import json
 from dataclasses import replace
 from typing import Any
 
-from loradock.data.formats.base import (
-    Conversation,
-    Message,
+from loradock.data.formats.base import Conversation, Message, Role
+from loradock.data.formats.fields import (
     Misfit,
-    Role,
     Row,
     RowError,
     RowsChange,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from loradock.data.formats.base import Conversation, Format, Message, Row, RowError, text_of, value_of
+from loradock.data.formats.base import Conversation, Format, Message
+from loradock.data.formats.fields import Row, RowError, text_of, value_of
 from loradock.data.formats.tools import calls_of, definitions_of
 
 

@@ -15,7 +15,8 @@ import numpy as np
 from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.cache import FIRST, Chunk
-from loradock.data.formats.base import Pairs, RowError, Sample, Side
+from loradock.data.formats.base import Pairs, Sample, Side
+from loradock.data.formats.fields import RowError
 from loradock.data.pairs.template import EmbeddingTemplate, resolve
 from loradock.data.problems import Problems
 from loradock.data.spans import Rendering

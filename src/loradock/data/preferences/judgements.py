@@ -14,7 +14,7 @@ from typing import Any, Self
 import numpy as np
 
 from loradock.data.cache import FIRST, UNDESIRABLE
-from loradock.data.collate import Array, Batch, MicroBatch
+from loradock.data.collate import IDLE, Array, Batch, MicroBatch
 from loradock.data.formats.base import Judgement, PreferencePair, Sample
 from loradock.data.pool import Preparer
 from loradock.data.preferences.preparer import REJECTED, Answer, PreferencePreparer, PreferenceTask
@@ -25,8 +25,6 @@ from loradock.data.select import Fitted
 from loradock.data.steps import ALONE, BatchShape, Int64, Ranks
 
 Booleans = np.ndarray[Any, np.dtype[np.bool_]]
-IDLE = -1
-"""The place of each document that a rank without work runs along."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,13 +10,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from loradock.data.collate import Batch, MicroBatch
+from loradock.data.collate import IDLE, Batch, MicroBatch
 from loradock.data.preferences.pairs import A_PAIR, FittedPairs, documents_of
 from loradock.data.prepared import Prepared
 from loradock.data.steps import ALONE, BatchShape, Int64, Ranks
-
-IDLE = -1
-"""The place of each document that a rank without work runs along."""
 
 
 class PreferenceDraw:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from loradock.delivery.image import labels
-from loradock.errors import EnvironmentUnfit, InputMissing, Interrupted, storage_error
+from loradock.errors import EnvironmentUnfit, InputMissing, Interrupted
+from loradock.files.system_errors import storage_error
 
 if TYPE_CHECKING:
     from docker import DockerClient

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError, storage_error
+from loradock.errors import EnvironmentUnfit, NotWritable, StorageError, UsageError
 from loradock.files import lock
+from loradock.files.system_errors import storage_error
 from loradock.process import python
 
 MARKER = ".loradock-scratch"

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from loradock.delivery.image import labels
-from loradock.errors import EnvironmentUnfit, InputMissing, UsageError, storage_error
+from loradock.errors import EnvironmentUnfit, InputMissing, UsageError
 from loradock.files import atomic_io
+from loradock.files.system_errors import storage_error
 
 NAMESPACE = "loradock-image"
 SUFFIX = ".sig"

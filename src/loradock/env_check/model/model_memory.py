@@ -31,7 +31,7 @@ LOOKED_AT = ("device", "compute_dtype", "parallel", "cpu_offload", "engine", "at
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The model is built without weights, so that layers and targets are counted and not guessed."""
     assert plan.config is not None
-    from loradock.model import shape
+    from loradock.model import lengths, shape
 
     config = plan.config
     try:
@@ -42,7 +42,7 @@ def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
         return [ok("not estimated: the model's files are not all here")]
     try:
         model = shape.inspect(base, config)
-        length = shape.longest_row(config.data.max_length, model)
+        length = lengths.longest_row(config.data.max_length, model)
         launched, warnings = as_launched(config, facts)
         findings = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
         return [*findings, *warnings]

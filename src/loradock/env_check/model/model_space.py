@@ -13,7 +13,7 @@ from loradock.errors import DiskFull
 from loradock.facts import Facts
 from loradock.files import foreign_json
 from loradock.machine import Host
-from loradock.model import headers, hub_cache, prequantised
+from loradock.model import config_file, headers, hub_cache, made_dense, prequantised
 from loradock.model import weights as weight_files
 from loradock.text.amounts import size_text
 
@@ -85,6 +85,7 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
         return [ok("the model is not here yet")]
     files = weight_files.files(directory)
     shapes = prequantised.dense_shapes(headers.shapes(files), prequantised.packed(files))
+    shapes = made_dense.dense_shapes(shapes, made_dense.contents_of(config_file.read(directory), files))
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), lora=config.lora, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)

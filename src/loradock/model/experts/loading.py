@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-from loradock.model import mxfp4
 from loradock.model.experts import layout
 
 QUANTIZER = "bitsandbytes_4bit"
@@ -20,51 +18,11 @@ def install(_: Any) -> None:
     auto.AUTO_QUANTIZER_MAPPING[QUANTIZER] = quantizer_class()
 
 
-@dataclass
-class AddedError:
-    """What going from MXFP4 to NF4 changes in weights; `names`: those that were read so."""
-
-    names: set[str] = field(default_factory=set)
-    error_squared: float = 0.0
-    size_squared: float = 0.0
-
-    def add(self, weights: Any, stored: Any) -> None:
-        """Count these weights in."""
-        self.error_squared += float((stored.float() - weights.float()).square().sum())
-        self.size_squared += float(weights.float().square().sum())
-
-    @property
-    def share(self) -> float | None:
-        """Root mean square, of the weights' size; None where none was counted."""
-        return (self.error_squared / self.size_squared) ** 0.5 if self.size_squared else None
-
-
 def is_of_experts(model: Any, name: str) -> bool:
     """Whether a parameter is a matrix of experts that are computed here."""
     path, _, key = name.rpartition(".")
     module = model.get_submodule(path)
     return layout.is_served(module) and key in layout.keys(module)
-
-
-def rules_of_mxfp4(quantizer: Any) -> list[Any]:
-    """Rules for experts in MXFP4; which were read by them, `quantizer.added_error` keeps."""
-    from transformers.core_model_loading import WeightConverter
-    from transformers.integrations.mxfp4 import Mxfp4Dequantize
-
-    class Dense(Mxfp4Dequantize):
-        """Experts in MXFP4 as transformers makes them dense; the quantiser keeps their names."""
-
-        def convert(self, input_dict: Any, full_layer_name: Any = None, **kwargs: Any) -> Any:
-            """{name: parameter} of the blocks and scales that were read."""
-            self.hf_quantizer.added_error.names.add(full_layer_name)
-            return super().convert(input_dict, full_layer_name=full_layer_name, **kwargs)
-
-        def __deepcopy__(self, _: Any) -> Any:
-            """Itself: each weight gets a copy of its rule, and all are of one quantiser."""
-            return self
-
-    parts = (mxfp4.BLOCKS, mxfp4.SCALES)
-    return [WeightConverter([f"{key}{part}" for part in parts], key, [Dense(quantizer)]) for key in layout.GATED]
 
 
 @cache
@@ -87,8 +45,6 @@ def quantizer_class() -> Any:
                     tensor = (value[0] if isinstance(value, list) else value).detach()
                     double = self.hf_quantizer.quantization_config.bnb_4bit_use_double_quant
                     quantised = NF4Experts.quantised(tensor, double_quant=double)
-                    if name in self.hf_quantizer.added_error.names:
-                        self.hf_quantizer.added_error.add(tensor[0], quantised.expert(0))
                     results[name] = torch.nn.Parameter(quantised, requires_grad=False)
                 else:
                     results |= super().convert({name: value}, full_layer_name, model, **kwargs)
@@ -96,14 +52,6 @@ def quantizer_class() -> Any:
 
     class Quantizer(Bnb4BitHfQuantizer):
         """Linear layers and fused experts; routers, a trace of the weights that decides on all others, stay whole."""
-
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
-            super().__init__(*args, **kwargs)
-            self.added_error = AddedError()
-
-        def get_weight_conversions(self) -> list[Any]:
-            """Rules for tensors of the files; those of experts in MXFP4 become dense before they become NF4."""
-            return [*super().get_weight_conversions(), *rules_of_mxfp4(self)]
 
         def get_modules_to_not_convert(self, model: Any, *args: Any, **kwargs: Any) -> list[str]:
             """Names of linear layers that are left as they are."""

@@ -9,6 +9,9 @@ GPU_THREADS = 4
 
 def decide(context: Context) -> Decision[int]:
     """One for a tiny model on a CPU; its share of the cores for a larger one; a few where a GPU does the work."""
+    setting = context.config.train.threads
+    if setting != "auto":
+        return Decision(name="threads", value=setting, why="set in the configuration")
     share = max(1, context.facts.cpus // context.facts.processes_here)
     if context.on_gpu:
         return Decision(

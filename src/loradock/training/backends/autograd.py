@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loradock.catalog.samples import SampleKind
-from loradock.data.collate import MicroBatch
+from loradock.data.collate import IDLE, MicroBatch
 from loradock.distributed import collectives
 from loradock.errors import ModelError
 from loradock.model import dtypes, reward_head
@@ -22,7 +22,7 @@ from loradock.training.checkpoint.state import RandomState
 from loradock.training.expert_load import ExpertLoad, real_slots
 from loradock.training.job import Job
 from loradock.training.objectives.base import Objective
-from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
+from loradock.training.passes import DocumentInputs, Embedded, MicroStep, Scored, StepInputs
 
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
@@ -109,7 +109,8 @@ class AutogradBackend(Backend):
                 with self.autocast():
                     output = forward(on_device)
                 after.restore()
-            output.backward(self.scaler.scale(gradient) if self.scaler else gradient)
+            assert at is not None
+            self.backward((output * gradient).sum(), at=at)
 
         with torch.set_grad_enabled(keeps), self.autocast(), self.counting(on_device, is_training=at is not None):
             first = forward(on_device)
@@ -117,23 +118,32 @@ class AutogradBackend(Backend):
 
     @contextmanager
     def reference_model(self) -> Iterator[None]:
-        """By PEFT's own switch, or with the first adapter's tensors in the place of the trained ones; no dropout."""
-        model, initial = self.job.model, self.job.initial
+        """By PEFT's own switch, or with the first adapter's values in the place of the trained ones; no dropout."""
+        model = self.job.model
         was_training, parameters = model.training, trainable(model)
-        present = [parameter.data for parameter in parameters]
         model.eval()
         try:
-            if initial is None:
+            if self.initial is None:
                 with model.disable_adapter():
                     yield
                 return
-            for parameter, values in zip(parameters, initial, strict=True):
-                parameter.data = values
+            present = self.exchanged(parameters, self.initial)
             yield
+            self.exchanged(parameters, present)
         finally:
-            for parameter, values in zip(parameters, present, strict=True):
-                parameter.data = values
             model.train(was_training)
+
+    @property
+    def initial(self) -> Sequence[torch.Tensor] | None:
+        """The adapter that the run began with, as `exchanged` takes it; None where it began with a new one."""
+        return self.job.initial
+
+    def exchanged(self, parameters: Sequence[Any], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Put values into the adapter's parameters; returns those that were there."""
+        present = [parameter.data for parameter in parameters]
+        for parameter, tensor in zip(parameters, values, strict=True):
+            parameter.data = tensor
+        return present
 
     def loss(self, batch: dict[str, torch.Tensor], *, is_training: bool) -> torch.Tensor:
         """The objective's loss of a micro-batch, in nats."""
@@ -231,11 +241,24 @@ def checked_vectors(job: Job) -> str | None:
 def as_many_everywhere(inputs: StepInputs, kind: SampleKind, objective: Objective) -> list[dict[str, torch.Tensor]]:
     """The micro-batches of this rank, and idle ones up to the number of the rank with the most: all meet in a pass."""
     own = inputs.batches[kind].micro_batches
-    missing = int(max(collectives.all_of(len(own)))) - len(own)
-    slots = missing * own[-1]["input_ids"].numel()
-    inputs.counts["slots"] += slots
-    inputs.counts["idle"] += slots
-    return [*own, *[objective.idle(own[-1])] * missing]
+    return [*own, *[objective.idle(own[-1])] * idle_passes(len(own), own[-1], inputs.counts)]
+
+
+def documents_everywhere(
+    micro_batches: Sequence[DocumentInputs], spare: DocumentInputs, counts: dict[str, int]
+) -> list[DocumentInputs]:
+    """The same of documents to score: a spare micro-batch is none of the step's, which its places say."""
+    idle = spare._replace(places=torch.full_like(spare.places, IDLE))
+    return [*micro_batches, *[idle] * idle_passes(len(micro_batches), spare.tensors, counts)]
+
+
+def idle_passes(count: int, tensors: dict[str, torch.Tensor], counts: dict[str, int]) -> int:
+    """By how many passes the rank with the most has more than the `count` of this one; their slots are counted."""
+    missing = int(max(collectives.all_of(count))) - count
+    slots = missing * tensors["input_ids"].numel()
+    counts["slots"] += slots
+    counts["idle"] += slots
+    return missing
 
 
 def seed(job: Job) -> None:

@@ -23,7 +23,7 @@ from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Emit
 from loradock.training.expert_load import ExpertLoad
 from loradock.training.job import Job
-from loradock.training.passes import Embedded, MicroStep, Scored, StepInputs
+from loradock.training.passes import DocumentInputs, Embedded, MicroStep, Scored, StepInputs
 
 
 class Backend(ABC):
@@ -68,6 +68,15 @@ class Backend(ABC):
     def micro_batches(self, inputs: StepInputs, kind: SampleKind) -> Sequence[Any]:
         """The micro-batches of a step that hold samples of a kind; ranks that meet in every pass make equally many."""
         return inputs.batches[kind].micro_batches
+
+    def documents(
+        self, micro_batches: Sequence[DocumentInputs], *, spare: DocumentInputs, counts: dict[str, int]
+    ) -> Sequence[DocumentInputs]:
+        """The micro-batches of documents that this rank scores; where ranks meet in every pass, `spare` ones besides.
+
+        Of those the places are `IDLE`, and their slots are added to `counts`.
+        """
+        return micro_batches
 
     @abstractmethod
     def forward_backward(self, batch: Any, *, scale: float, at: MicroStep) -> torch.Tensor:

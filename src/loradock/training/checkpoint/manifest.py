@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from loradock.errors import InputMissing, LoradockError, StorageError, machine_error
+from loradock.errors import InputMissing, LoradockError, StorageError
 from loradock.files import foreign_json, regular
+from loradock.files.system_errors import machine_error
 
 MANIFEST = "manifest.json"
 FORMAT = 1

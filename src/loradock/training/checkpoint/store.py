@@ -17,8 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import LoradockError, NoCheckpoint, Problem, storage_error
+from loradock.errors import LoradockError, NoCheckpoint, Problem
 from loradock.files import atomic_io
+from loradock.files.system_errors import storage_error
 from loradock.training.checkpoint import manifest as manifests
 from loradock.training.checkpoint.manifest import (
     MANIFEST,

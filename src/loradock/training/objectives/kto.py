@@ -37,9 +37,12 @@ class Kto(Preference):
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """The weighted mean over the answers of all ranks."""
         batch = inputs.batches[KIND]
-        micro_batches = list(zip(backend.micro_batches(inputs, KIND), batch.places, strict=True))
-        mismatched = [each for each in micro_batches if int(each[1][0]) >= batch.samples]
-        answers = micro_batches[len(mismatched) :]
+        documents = batch.document_inputs
+        count = sum(int(places[0]) >= batch.samples for _, places in documents)
+        mismatched, answers = (
+            backend.documents(part, spare=documents[-1], counts=inputs.counts)
+            for part in (documents[:count], documents[count:])
+        )
         excess = torch.zeros(2, dtype=torch.float64, device=backend.device)
         for tensors, places in mismatched:
             poll()

@@ -35,9 +35,10 @@ class Reward(Objective):
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """The mean over the pairs of all ranks."""
         batch = inputs.batches[KIND]
-        micro_batches = backend.micro_batches(inputs, KIND)
+        documents = batch.document_inputs
+        micro_batches = backend.documents(documents, spare=documents[-1], counts=inputs.counts)
         sums = torch.zeros(1 + len(PARTS), dtype=torch.float64, device=backend.device)
-        for index, (tensors, places) in enumerate(zip(micro_batches, batch.places, strict=True)):
+        for index, (tensors, places) in enumerate(micro_batches):
             poll()
             at = MicroStep(step=step, index=index, count=len(micro_batches))
             scored = backend.embed(tensors, at=at, keeps=True)

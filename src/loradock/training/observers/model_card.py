@@ -10,13 +10,20 @@ from typing import Any
 
 import yaml
 
-from loradock.catalog import storages
 from loradock.catalog.objectives import DEFAULT, OBJECTIVES
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.sections.preference import PreferenceConfig
 from loradock.facts import UNREACHABLE_SHARE, unreachable_words
 from loradock.files import atomic_io
 from loradock.plan.plan import shown
+from loradock.training.observers.card_usage import (
+    AS_STORED,
+    embedding_usage,
+    is_prequantised,
+    quantisation,
+    reward_usage,
+    usage,
+)
 from loradock.training.run_dir import identity as run_identity
 
 PACKAGES = ("torch", "transformers", "peft", "bitsandbytes")
@@ -77,7 +84,7 @@ def training_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
         ("base weights", ", ".join([config["model"]["quantization"], *weights_digest(content)])),
         (
             "quantisation",
-            quantisation(content) or ("as the base's files hold it" if is_prequantised(content) else "none"),
+            quantisation(content) or (AS_STORED if is_prequantised(content) else "none"),
         ),
         ("learning rate", f"{train['learning_rate']:g}, {train['schedule']}, warm-up {train['warmup']:g}"),
         *([("samples a step", str(train["global_batch"]))] if objective_of(content).documents_answered else []),
@@ -263,158 +270,3 @@ def weights_digest(content: dict[str, Any]) -> list[str]:
     """What the weights were, for a base that a name alone does not tell."""
     digest = content.get("fingerprint", {}).get("base.weights")
     return [f"sha256 {digest}"] if digest else []
-
-
-AS_STORED = "as the base's files hold it"
-
-
-def is_prequantised(content: dict[str, Any]) -> bool:
-    """Whether the base's files hold it in NF4, as transformers then loads it by itself."""
-    model = content["plan"]["model"]
-    return bool(model.get("is_prequantised")) and not model.get("is_mxfp4")
-
-
-def quantisation(content: dict[str, Any]) -> str:
-    """The configuration that the base is loaded with, as Python; "" for weights that are loaded as they are."""
-    if is_prequantised(content):
-        return ""
-    if content["plan"]["model"].get("is_mxfp4"):
-        return "Mxfp4Config(dequantize=True)"  # transformers takes no other for such files; training may have used NF4
-    model = content["config"]["model"]
-    dtype = next(each["value"] for each in content["plan"]["decisions"] if each["name"] == "compute_dtype")
-    storage = storages.of(model["quantization"])
-    arguments = storage.arguments(double_quant=model["double_quant"], dtype=f"torch.{dtype}")
-    texts = [f'{key}="{value}"' if key.endswith("quant_type") else f"{key}={value}" for key, value in arguments.items()]
-    return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
-
-
-RESIZED = """rows = max(len(AutoTokenizer.from_pretrained(adapter)), base.get_input_embeddings().num_embeddings)
-base.resize_token_embeddings(rows)  # for new tokens; the adapter has their rows
-"""
-
-
-def stretched(name: str, pin: str, model: dict[str, Any]) -> tuple[str, str]:
-    """Lines that stretch the base's positions as training did, and the argument that hands them over; or nothing."""
-    if model.get("rope_scaling", "off") == "off":
-        return "", ""
-    kind, factor = model["rope_scaling"], model["rope_factor"]
-    original = ', "original_max_position_embeddings": window' if kind == "yarn" else ""
-    lines = f"""config = AutoConfig.from_pretrained("{name}"{pin})
-text = config.get_text_config(decoder=True)
-window = text.max_position_embeddings
-text.rope_parameters = {{**text.rope_parameters, "rope_type": "{kind}", "factor": {factor}{original}}}
-text.max_position_embeddings = int({factor} * window)
-"""
-    return lines, ", config=config"
-
-
-def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
-    """How to load the adapter with plain peft, and to ask it as it was trained."""
-    revision, config = content["base"]["revision"], quantisation(content)
-    pin = f', revision="{revision}"' if revision else ""
-    quantised = f", quantization_config={config}" if config else ""
-    model = content["plan"]["model"]
-    base_class = model["architecture"] if model.get("left_out") else "AutoModelForCausalLM"
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if positions else [])]
-    imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
-    asked = CHAT if prompt else RAW
-    resized = RESIZED if (content["config"].get("tokenizer") or {}).get("add_tokens") else ""
-    shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
-    return f"""## Use
-
-{shown_prompt}
-
-```python
-import torch
-from peft import PeftModel
-from transformers import {imports}
-
-{positions}base = {base_class}.from_pretrained("{name}"{pin}{positions_argument}{quantised})
-adapter = "."  # the directory that holds this model card
-{resized}model = PeftModel.from_pretrained(base, adapter)
-tokenizer = AutoTokenizer.from_pretrained(adapter)
-{asked}
-answer = model.generate(**prompt.to(model.device), max_new_tokens=64)
-print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
-```"""
-
-
-def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
-    """How to score an answer with plain transformers and peft, as training read it."""
-    revision, config = content["base"]["revision"], quantisation(content)
-    pin = f', revision="{revision}"' if revision else ""
-    quantised = f", quantization_config={config}" if config else ""
-    positions, positions_argument = stretched(name, pin, content["config"]["model"])
-    labels = ", num_labels=1"
-    if positions:
-        positions, labels = f"{positions}config.num_labels = 1\n", positions_argument
-    needed = [*(["AutoConfig"] if positions else []), *([config.partition("(")[0]] if config else [])]
-    classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
-    scored = SCORED_CHAT if prompt else SCORED_RAW
-    return f"""## Use
-
-A score says how good an answer is beside others to the same prompt; by itself it has no unit.
-
-```python
-import torch
-from peft import PeftModel
-from transformers import {", ".join(classes)}
-
-adapter = "."  # the directory that holds this model card
-tokenizer = AutoTokenizer.from_pretrained(adapter)
-{positions}base = AutoModelForSequenceClassification.from_pretrained("{name}"{pin}{labels}{quantised})
-tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token
-base.config.pad_token_id = tokenizer.pad_token_id
-model = PeftModel.from_pretrained(base, adapter).eval()
-{scored}
-print(float(model(**answer.to(model.device)).logits))
-```"""
-
-
-SCORED_CHAT = """asked, said = "Why is the sky blue?", "It scatters blue light."
-turns = [{"role": "user", "content": asked}, {"role": "assistant", "content": said}]
-answer = tokenizer.apply_chat_template(turns, return_dict=True, return_tensors="pt")"""
-SCORED_RAW = 'answer = tokenizer("A prompt, and its answer" + tokenizer.eos_token, return_tensors="pt")'
-
-
-def embedding_usage(recipe: dict[str, Any], model: dict[str, Any]) -> str:
-    """How to embed with the adapter, and how to hand it to sentence-transformers, where that can be done."""
-    refused = (
-        OF_A_WRAPPER if model.get("left_out")
-        else None if recipe["pooling"] in EXPORTED
-        else f"sentence-transformers has another {recipe['pooling']} pooling: no export."
-    )  # fmt: skip
-    kind = f"{recipe['pooling']} pooling, {recipe['attention']} attention, template {recipe['template']['name']}"
-    return f"""## Embed
-
-{kind}; `embedding.json` says it in full. Vectors of length 1, as numpy float32:
-
-```bash
-loradock embed . --input passages.txt -o passages.npy
-loradock embed . --input queries.txt --query --instruction "..." -o queries.npy
-```
-
-{refused or FOR_OTHERS}"""
-
-
-OF_A_WRAPPER = "The base also reads images, audio or video: no export for sentence-transformers."
-EXPORTED = ("mean", "lasttoken")
-FOR_OTHERS = """For sentence-transformers (`--merge`: one model, which needs no base beside it):
-
-```bash
-loradock checkpoint export . -o model --as sentence-transformers --merge --instruction "..."
-```
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("model")
-queries = model.encode_query(["..."])
-passages = model.encode_document(["..."])
-print(model.similarity(queries, passages))
-```"""
-PLAIN = "It was trained on plain text, without a chat template: the prompt is the text as it stands in a row."
-RAW = 'prompt = tokenizer("...", return_tensors="pt")  # as the prompt, or the beginning of the text, stands in a row'
-CHAT = """question = [{"role": "user", "content": "..."}]
-prompt = tokenizer.apply_chat_template(question, add_generation_prompt=True, return_dict=True, return_tensors="pt")"""

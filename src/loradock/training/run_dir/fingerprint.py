@@ -20,8 +20,9 @@ from loradock.catalog import engines
 from loradock.catalog.objectives import DEFAULT, is_foreign
 from loradock.catalog.objectives.base import ObjectiveSpec
 from loradock.config.load import leaves
-from loradock.config.rules import HUB_PREFIX, is_hub_model
+from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
+from loradock.config.sections.data import HUB_PREFIX
 from loradock.data.read import shown_files
 from loradock.data.readers import reader_of
 from loradock.data.sources import held_out_files
@@ -50,6 +51,7 @@ FREE_KEYS = {
     "data.workers": "any number of processes prepares the same rows",
     "model.cache_weights": "dense or packed, the products are the same bit for bit",
     "train.memory_fraction": "how much memory is planned with; sums in another order",
+    "train.threads": "how many add up; sums in another order",
     "train.workers": "any number of processes loads the same steps",
 }
 """Keys that change neither the adapter nor what is decided, each with the reason; "logging." is the whole section."""

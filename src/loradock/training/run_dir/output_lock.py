@@ -22,7 +22,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import Locked, storage_error
+from loradock.errors import Locked
+from loradock.files.system_errors import storage_error
 from loradock.machine import Host
 
 LOCK = ".lock"

@@ -7,8 +7,9 @@ import os
 import re
 from pathlib import Path
 
-from loradock.errors import NotWritable, UsageError, storage_error
+from loradock.errors import NotWritable, UsageError
 from loradock.files import atomic_io
+from loradock.files.system_errors import storage_error
 
 RECORD = "run.json"
 STATUS = "status.json"

@@ -9,7 +9,8 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from loradock.data.formats.base import RowError, Side
+from loradock.data.formats.base import Side
+from loradock.data.formats.fields import RowError
 from loradock.data.pairs.preparer import Document, Documents
 from loradock.errors import DataError, ModelError, OutOfMemory
 from loradock.training.backends.autograd import pooled

@@ -53,8 +53,6 @@ def open_embedder(
 
 def base_of(adapter: Path, *, given: str | None, trusted: Collection[str]) -> BaseModel:
     """The base of an adapter directory with a recipe. Raises as `find_base` does."""
-    recipe = Recipe.read(adapter)
-    asked = recipe.model(recipe.base.name, revision=recipe.base.revision)
-    if lineage := Lineage.read(adapter):
-        asked = asked.model_copy(update={"rope_scaling": lineage.rope_scaling, "rope_factor": lineage.rope_factor})
+    recipe, lineage = Recipe.read(adapter), Lineage.read(adapter)
+    asked = lineage.model() if lineage else recipe.model(recipe.base.name, revision=recipe.base.revision)
     return find_base(adapter, asked, named=recipe.base.name, given=given, trusted=trusted)

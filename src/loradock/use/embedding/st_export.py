@@ -15,7 +15,7 @@ from typing import Any
 
 from loradock.errors import ModelError
 from loradock.files import staged
-from loradock.model import architecture, load, prequantised
+from loradock.model import architecture, load, made_dense, prequantised
 from loradock.model.adapter_files import as_json, settings_of, shapes_of
 from loradock.model.export import verify
 from loradock.model.files import json_object
@@ -64,6 +64,9 @@ def export(
     if is_merged and prequantised.is_nf4(base.config):
         what = f"{base.directory} holds its weights in NF4, and a model is merged into those that NF4 was made from"
         raise ModelError(what, hint="leave out --merge, or loradock embed RUN")
+    if not is_merged and (form := made_dense.format_of(base.config)):
+        what = f"{base.directory} holds its weights in {form.title}, which sentence-transformers multiplies otherwise"
+        raise ModelError(what, hint="--merge, or loradock embed RUN")
     with staged.folder(output) as folder:
         tokenizer = open_tokenizer(base, directory=adapter)
         prompts = st_tokenizer.save(tokenizer, recipe, folder, query=asked.query, passage=asked.passage)
@@ -132,6 +135,8 @@ def _write_config(base: BaseModel, target: Path, *, is_causal: bool, rows: int |
     `rows`: of the vocabulary, where the adapter may have added some.
     """
     config: dict[str, Any] = json_object(base.directory / "config.json")
+    if made_dense.format_of(config):
+        del config["quantization_config"]
     for part in (config, config.get("text_config")):
         if part is not None and not is_causal:
             part["is_causal"] = False

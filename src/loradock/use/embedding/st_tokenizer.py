@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from loradock.data.formats.base import RowError, Side
+from loradock.data.formats.base import Side
+from loradock.data.formats.fields import RowError
 from loradock.data.pairs.preparer import Documents
 from loradock.errors import ModelError
 from loradock.model.files import json_object

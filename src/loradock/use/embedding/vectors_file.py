@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 
 from numpy.lib import format as npy
 
-from loradock.data.formats.base import RowError
+from loradock.data.formats.fields import RowError
 from loradock.data.pairs.preparer import Document
 from loradock.data.rows import Rows
 from loradock.errors import StorageError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from loradock.config.sections.data import Reading
-from loradock.data.formats.base import RowError
+from loradock.data.formats.fields import RowError
 from loradock.errors import InputMissing, ModelError, UsageError
 from loradock.use.evaluation import tasks
 from loradock.use.evaluation.items import Item, Items, of_data

@@ -11,8 +11,9 @@ from typing import Any
 from loradock import __version__
 from loradock.config.sections.data import SourceConfig
 from loradock.data.readers import hub
-from loradock.errors import InputMissing, storage_error
+from loradock.errors import InputMissing
 from loradock.files import atomic_io
+from loradock.files.system_errors import storage_error
 from loradock.training.run_dir.resume import recorded_config
 from loradock.use.evaluation import contamination
 from loradock.use.evaluation.asked import Wanted

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from loradock.data.formats.base import RowError
+from loradock.data.formats.fields import RowError
 from loradock.data.problems import Problems
 from loradock.errors import DataError, Problem
 from loradock.files import foreign_json, regular

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from loradock.data.call_readers import Unread
-from loradock.data.formats.base import Completion, Conversation, RowError, RowsChange
+from loradock.data.formats.base import Completion, Conversation
+from loradock.data.formats.fields import RowError, RowsChange
 from loradock.data.remedies import command_on
 from loradock.data.rows import Rows
 from loradock.errors import UsageError

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from loradock.data.call_readers import Unread
-from loradock.data.formats.base import Message, RowError, ToolCall
+from loradock.data.formats.base import Message, ToolCall
+from loradock.data.formats.fields import RowError
 from loradock.data.formats.tools import definitions_of
 from loradock.errors import DataError, InputMissing, UsageError
 from loradock.files import foreign_json

@@ -9,8 +9,9 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any, Self, cast
 
-from loradock.errors import UsageError, storage_error
+from loradock.errors import UsageError
 from loradock.files import atomic_io, foreign_json, lock, regular
+from loradock.files.system_errors import storage_error
 
 
 class Journal:

@@ -16,7 +16,7 @@ import torch
 from loradock.catalog.storages import NF4
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
-from loradock.model import adapter_tensors, finite, load, new_tokens, patterns, prequantised, reward_head, source
+from loradock.model import adapter_tensors, finite, load, opening, patterns, prequantised, reward_head, source
 from loradock.model.adapter_files import check, first_line, settings_of, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
@@ -251,10 +251,7 @@ def with_adapter(model: Any, adapter: Path) -> Any:
     settings, shapes = check(adapter), shapes_of(adapter)
     patterns.check(adapter, settings, (name for name, _ in model.named_modules()))
     base = getattr(model, "name_or_path", "the base")
-    filled = adapter_tensors.fit_rows(model, shapes, adapter=adapter)
-    new_tokens.fit(model, settings, adapter=adapter)
-    if reward_head.is_head_of(settings):
-        reward_head.put(model)
+    filled = opening.fit(model, settings, shapes, adapter=adapter)
     try:
         layered = PeftModel.from_pretrained(model, str(adapter))
     except Exception as error:  # what PEFT says of settings that it does not know has any type

@@ -10,7 +10,8 @@ from typing import Any, Self
 
 from loradock.data.call_readers import CallSyntax
 from loradock.data.call_syntax import syntax_of
-from loradock.data.formats.base import Completion, Conversation, Message, RowError
+from loradock.data.formats.base import Completion, Conversation, Message
+from loradock.data.formats.fields import RowError
 from loradock.data.render import Reasoning, Renderer, ToolsAs
 from loradock.data.spans import Span
 from loradock.data.special import SpecialTokens

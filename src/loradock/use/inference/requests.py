@@ -10,7 +10,8 @@ from typing import Any
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Columns
 from loradock.data.formats import FORMATS
-from loradock.data.formats.base import Completion, Conversation, Format, Message, RowError, is_list, is_object, renamed
+from loradock.data.formats.base import Completion, Conversation, Format, Message, renamed
+from loradock.data.formats.fields import RowError, is_list, is_object
 from loradock.data.formats.keys import turn_keys
 from loradock.data.formats.turns import ROLES, spoken
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import InputMissing, ModelError
-from loradock.model import adapter_tensors, new_tokens, patterns, reward_head
+from loradock.model import adapter_tensors, opening, patterns, reward_head
 from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
 from loradock.model.patches import BUILDING
@@ -90,27 +90,20 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
             raise InputMissing(f"{adapter / name} does not exist", hint="name an adapter directory, or its run")
     checked = check(adapter)
     settings = _settings(adapter)
+    files = _files(adapter / WEIGHTS)
     model = empty(base)
-    head = model.get_output_embeddings()
-    replaced = {f"{name}." for name, module in model.named_modules() if module is head}
-    if has_head := reward_head.is_head_of(checked):
-        reward_head.put(model)
+    tied = adapter_tensors.tied(model)
+    filled = opening.fit(model, checked, {key: file.shape for key, file in files.items()}, adapter=adapter)
     patterns.check(adapter, checked, (name for name, _ in model.named_modules()))
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters(remove_duplicate=False)}
-    tied = adapter_tensors.tied(model)
-    embedding = model.get_input_embeddings()
-    embedding_name = next(name for name, module in model.named_modules() if module is embedding)
-    files = _files(adapter / WEIGHTS)
-    filled = adapter_tensors.fit_rows(model, {key: file.shape for key, file in files.items()}, adapter=adapter)
-    count = new_tokens.fit(model, checked, adapter=adapter)
-    shapes |= {f"{name}.weight": (count, *shapes[f"{name}.weight"][1:]) for name in new_tokens.names_of_ends(model)}
+    name_of = {id(module): name for name, module in model.named_modules()}
+    embedding, head = name_of[id(model.get_input_embeddings())], name_of.get(id(model.get_output_embeddings()))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # tied targets and orientation: both are merged as PEFT computes them
         layered = _layered(model, settings, base)
     tensors_found = adapter_tensors.read(layered, files, adapter=adapter, base=base.directory, filled=filled)
-    widened = dict.fromkeys(filled, files[tensors_found.whole[f"{embedding_name}.weight"]].shape) if filled else {}
     _refuse_beside(adapter, base, tensors_found.beside)
-    _refuse_misfit(adapter, base, tensors_found, files=files, shapes=shapes | widened)
+    _refuse_misfit(adapter, base, tensors_found, files=files, shapes=shapes)
     return Adapted(
         deltas=_deltas(layered, tensors_found.trained),
         whole=tensors_found.whole,
@@ -118,9 +111,9 @@ def adapted(base: BaseModel, adapter: Path) -> Adapted:
         tied=tied,
         files=files,
         names=shapes,
-        embedding=f"{embedding_name}.weight",
+        embedding=f"{embedding}.weight",
         beside=tensors_found.beside,
-        replaced=frozenset(replaced if has_head else ()),
+        replaced=frozenset([f"{head}."] if head and reward_head.is_head_of(checked) else ()),
     )
 
 

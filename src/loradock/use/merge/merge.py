@@ -135,7 +135,7 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
     adapted, dtype = plan.adapted, tensors.dtype_of(step.dtype)
     if step.place and not step.source:
         return _of_experts(step, step.place, plan, unchanged)
-    if step.entry.parts and not step.source:
+    if step.entry.parts and step.entry.stored is None and not step.source:
         value = delta.unpacked(step.entry, dtype=plan.load_dtype, device=plan.device)
     else:
         value = tensors.read(adapted.files[step.source] if step.source else step.entry)

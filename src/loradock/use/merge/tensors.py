@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from loradock.errors import ModelError
 from loradock.files import regular
-from loradock.model import mxfp4, prequantised
+from loradock.model import made_dense, prequantised
+from loradock.model.stored import Contents, Weight
 
 if TYPE_CHECKING:
     import torch
@@ -28,6 +29,7 @@ ALIGNMENT = 8
 DTYPES = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U8": "uint8", "BOOL": "bool", "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2",
+    "F8_E8M0": "float8_e8m0fnu",
 }  # fmt: skip
 CODES = {name: code for code, name in DTYPES.items()}
 FLOATING = ("F64", "F32", "F16", "BF16")
@@ -37,8 +39,9 @@ FLOATING = ("F64", "F32", "F16", "BF16")
 class Entry:
     """A tensor of a file: `dtype` as safetensors writes it, `begin` its first byte in the file.
 
-    `parts`: of a weight in NF4 or MXFP4, the tensors of the files by what follows its name in theirs ("" for the packed
-    numbers of NF4); then `dtype` and `shape` are those of the dense weight.
+    `parts`: of a weight that lies quantised there, the tensors of the files; in NF4 by what follows its name in theirs
+    ("" for the packed numbers), else, where `stored` makes it dense, by their names. Then `dtype` and `shape` are those
+    of the dense weight.
     """
 
     name: str
@@ -48,6 +51,7 @@ class Entry:
     begin: int
     size: int
     parts: Mapping[str, Entry] = field(default_factory=dict, hash=False)
+    stored: Weight | None = None
 
     @property
     def count(self) -> int:
@@ -86,8 +90,8 @@ def entries(file: Path) -> tuple[Entry, ...]:
 def of_base(base: BaseModel) -> dict[str, tuple[Entry, ...]]:
     """The tensors of a base's files by file; a weight that is there in NF4 is one, in the dtype that it came from."""
     files = {file.name: entries(file) for file in base.weight_files}
-    if prequantised.is_mxfp4(base.config):
-        return _of_mxfp4(files)
+    if made_dense.format_of(base.config):
+        return _made_dense(files, made_dense.contents_of(base.config, base.weight_files))
     if not prequantised.is_nf4(base.config):
         return files
     packed = prequantised.packed(base.weight_files)
@@ -114,21 +118,22 @@ def of_base(base: BaseModel) -> dict[str, tuple[Entry, ...]]:
     }
 
 
-def _of_mxfp4(files: Mapping[str, tuple[Entry, ...]]) -> dict[str, tuple[Entry, ...]]:
-    """Tensors by file, where each weight in MXFP4 is one in bfloat16, in the place of its blocks."""
+def _made_dense(files: Mapping[str, tuple[Entry, ...]], contents: Contents) -> dict[str, tuple[Entry, ...]]:
+    """Tensors by file, where each weight that is made dense is one, in the place of its first part."""
     entry_of = {entry.name: entry for of_file in files.values() for entry in of_file}
-    weights = mxfp4.weights({name: entry.shape for name, entry in entry_of.items()})
+    name_of = {weight.parts[0]: name for name, weight in contents.weights.items()}
 
     def dense(entry: Entry) -> Entry:
-        name = entry.name.removesuffix(mxfp4.BLOCKS)
-        if name not in weights or name == entry.name:
+        if entry.name not in name_of:
             return entry
-        parts = {part: entry_of[f"{name}{part}"] for part in (mxfp4.BLOCKS, mxfp4.SCALES)}
-        return replace(entry, name=name, dtype=CODES["bfloat16"], shape=weights[name], parts=parts)
+        weight = contents.weights[name_of[entry.name]]
+        parts = {part: entry_of[part] for part in weight.parts}
+        code = CODES[weight.dtype]
+        return replace(entry, name=name_of[entry.name], dtype=code, shape=weight.shape, parts=parts, stored=weight)
 
-    scales = {f"{name}{mxfp4.SCALES}" for name in weights}
     return {
-        file: tuple(dense(entry) for entry in of_file if entry.name not in scales) for file, of_file in files.items()
+        file: tuple(dense(entry) for entry in of_file if entry.name in name_of or entry.name not in contents.part_names)
+        for file, of_file in files.items()
     }
 
 
@@ -154,11 +159,11 @@ def digest(entry: Entry) -> str:
 
 
 def read(entry: Entry) -> torch.Tensor:
-    """The tensor, on the CPU, in memory of its own; made dense where it is in MXFP4."""
+    """The tensor, on the CPU, in memory of its own; made dense where it is `stored` otherwise."""
     import torch
 
-    if mxfp4.BLOCKS in entry.parts:
-        return mxfp4.dense(*(read(entry.parts[part]) for part in (mxfp4.BLOCKS, mxfp4.SCALES)))
+    if entry.stored:
+        return entry.stored.dense(*(read(entry.parts[part]) for part in entry.stored.parts))
     content = bytearray(entry.size)
     with regular.opened(entry.file) as stream:
         stream.seek(entry.begin)

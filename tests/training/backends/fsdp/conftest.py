@@ -86,10 +86,10 @@ def untied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def start(rows: Path, forking: Forking) -> Start:
-    def begin(folder: Path, *settings: str, model: Path, count: int = 2, code: str = "") -> Group:
+    def begin(folder: Path, *settings: str, model: Path, data: Path = rows, count: int = 2, code: str = "") -> Group:
         folder.mkdir(exist_ok=True, parents=True)
         sets = [word for setting in (*RUN, *settings) for word in ("--set", setting)]
-        inputs = ("--model", str(model), "--data", str(rows), "--output", "out", unchecked("two processes at once"))
+        inputs = ("--model", str(model), "--data", str(data), "--output", "out", unchecked("two processes at once"))
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         each = {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}

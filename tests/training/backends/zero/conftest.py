@@ -128,6 +128,7 @@ def start(layer: str, llama: Path, rows: Path, tmp_path_factory: pytest.TempPath
         code: str = "",
         allowed: Sequence[str] = (),
         model: Path = llama,
+        data: Path = rows,
     ) -> Group:
         folder.mkdir(exist_ok=True)
         (folder / "zero.json").write_text(json.dumps(own), encoding="utf-8")
@@ -135,7 +136,7 @@ def start(layer: str, llama: Path, rows: Path, tmp_path_factory: pytest.TempPath
         mode = sharded if stage else ("engine=peft",)
         sets = [word for setting in (*RUN, *mode, *settings) for word in ("--set", setting)]
         sets += [word for field in allowed for word in ("--allow-change", field)]
-        inputs = ["train", "--model", str(model), "--data", str(rows), "--output", "out"]
+        inputs = ["train", "--model", str(model), "--data", str(data), "--output", "out"]
         inputs.append(unchecked("two processes at once"))
         command = [sys.executable, "-c", f"{code}\nfrom loradock import cli\ncli.main()", *inputs, *sets]
         with socket.create_server(("127.0.0.1", 0)) as server:

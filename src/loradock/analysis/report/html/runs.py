@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from loradock.errors import InputMissing, storage_error
+from loradock.errors import InputMissing
 from loradock.files import foreign_json, regular
+from loradock.files.system_errors import storage_error
 from loradock.text import redact
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
 

@@ -9,8 +9,9 @@ from typing import BinaryIO
 
 from loradock.delivery.image.bundle.archive import Damaged, Extent, content, members
 from loradock.delivery.image.bundle.manifest import LONGEST_BYTES, MADE_BY, NAME, Manifest, escapes, read
-from loradock.errors import DataError, InputMissing, Problem, storage_error
+from loradock.errors import DataError, InputMissing, Problem
 from loradock.files import regular
+from loradock.files.system_errors import storage_error
 
 Sink = Callable[[str, bytes], object]
 """Takes (member's path, the next of its bytes)."""

@@ -7,7 +7,9 @@ has fewer micro-batches in a step than another runs idle ones, of which nothing 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -17,8 +19,15 @@ from loradock.catalog.samples import SampleKind
 from loradock.distributed import collectives
 from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
+from loradock.model.spread import part_of
 from loradock.plan.plan import Decision
-from loradock.training.backends.autograd import AutogradBackend, as_many_everywhere, checked_packing, seed
+from loradock.training.backends.autograd import (
+    AutogradBackend,
+    as_many_everywhere,
+    checked_packing,
+    documents_everywhere,
+    seed,
+)
 from loradock.training.backends.fsdp import adapters
 from loradock.training.backends.fsdp.optimizer import Kept, ShardedAdamW
 from loradock.training.backends.fsdp.sharding import device_of, shard, watch_exchanges
@@ -27,7 +36,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
-from loradock.training.passes import MicroStep, StepInputs
+from loradock.training.passes import DocumentInputs, MicroStep, Scored, StepInputs
 
 
 class FsdpBackend(AutogradBackend):
@@ -71,9 +80,46 @@ class FsdpBackend(AutogradBackend):
         with self.exchanging():
             return as_many_everywhere(inputs, kind, self.job.objective)
 
+    def documents(
+        self, micro_batches: Sequence[DocumentInputs], *, spare: DocumentInputs, counts: dict[str, int]
+    ) -> Sequence[DocumentInputs]:
+        """As many on every rank."""
+        with self.exchanging():
+            return documents_everywhere(micro_batches, spare, counts)
+
+    def score(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Scored:
+        """Forward and, when it is asked for, backward, in which the ranks meet."""
+        with self.meeting():
+            scored = super().score(batch, at=at, keeps=keeps)
+
+        def backward(gradient: torch.Tensor) -> None:
+            with self.meeting():
+                scored.backward(gradient)
+
+        return replace(scored, backward=backward)
+
+    @cached_property
+    def initial(self) -> Sequence[torch.Tensor] | None:
+        """This rank's part of it."""
+        count, rank = self.job.world_size, self.job.rank
+        return self.job.initial and [part_of(tensor, count=count, rank=rank) for tensor in self.job.initial]
+
+    def exchanged(self, parameters: Sequence[Any], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """This rank's parts, in place: FSDP gathers from where they lie."""
+        present: list[torch.Tensor] = []
+        for parameter, tensor in zip(parameters, values, strict=True):
+            part = parameter.detach().to_local()
+            present.append(part.clone())
+            part.copy_(tensor)
+        return present
+
+    def meeting(self) -> AbstractContextManager[None]:
+        """Around passes: with a GPU the host waits for the others somewhere in them."""
+        return collectives.waiting(self.job.peers) if self.is_on_gpu else nullcontext()
+
     def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
         """Forward and backward, in which the ranks meet."""
-        with collectives.waiting(self.job.peers) if self.is_on_gpu else nullcontext():
+        with self.meeting():
             return super().forward_backward(batch, scale=scale, at=at)
 
     def backward(self, loss: torch.Tensor, *, at: MicroStep) -> None:

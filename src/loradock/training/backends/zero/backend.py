@@ -19,6 +19,7 @@ from loradock.training.backends.autograd import (
     as_many_everywhere,
     broadcast_adapter,
     checked_packing,
+    documents_everywhere,
     seed,
 )
 from loradock.training.backends.zero import sharding, weights
@@ -27,7 +28,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
-from loradock.training.passes import MicroStep, StepInputs
+from loradock.training.passes import DocumentInputs, MicroStep, StepInputs
 
 
 class ZeroBackend(AutogradBackend):
@@ -106,13 +107,30 @@ class ZeroBackend(AutogradBackend):
         """As many on every rank: each pass meets the others'."""
         return as_many_everywhere(inputs, kind, self.job.objective)
 
+    def documents(
+        self, micro_batches: Sequence[DocumentInputs], *, spare: DocumentInputs, counts: dict[str, int]
+    ) -> Sequence[DocumentInputs]:
+        """As many on every rank."""
+        return documents_everywhere(micro_batches, spare, counts)
+
+    def exchanged(self, parameters: Sequence[Any], values: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """In place, since DeepSpeed reduces to where they lie; what is cut is gathered for it, and cut again."""
+        with weights.whole(parameters, written=True):
+            present = [parameter.detach().clone() for parameter in parameters]
+            for parameter, tensor in zip(parameters, values, strict=True):
+                parameter.data.copy_(tensor)
+        return present
+
     def forward_backward(self, batch: dict[str, torch.Tensor], *, scale: float, at: MicroStep) -> torch.Tensor:
-        """ZeRO reduces the gradients of each micro-batch, and is told with which one a step ends."""
-        self.engine.set_gradient_accumulation_boundary(at.is_last)
+        """ZeRO reduces the gradients of each micro-batch."""
         return super().forward_backward(batch, scale=scale, at=at)
 
     def backward(self, loss: torch.Tensor, *, at: MicroStep) -> None:
-        """The engine's own, in which ranks wait; it averages over them, and a step's gradient is their sum."""
+        """The engine's own, in which ranks wait; it averages over them, and a step's gradient is their sum.
+
+        It is told with which micro-batch a step ends.
+        """
+        self.engine.set_gradient_accumulation_boundary(at.is_last)
         with self.pace.waiting():
             self.engine.backward(loss * self.job.world_size)
 

@@ -60,12 +60,12 @@ def check_packed(model: Any, *, mode: str) -> None:
 
 
 @contextlib.contextmanager
-def whole(parameters: Sequence[Any]) -> Iterator[None]:
-    """Inside, these parameters are whole on every process, for reading."""
+def whole(parameters: Sequence[Any], *, written: bool = False) -> Iterator[None]:
+    """Inside, these parameters are whole on every process, for reading; `written`: what rank 0 writes is kept."""
     if not any(hasattr(each, "ds_tensor") for each in parameters):
         yield
         return
-    with load().zero.GatheredParameters(list(parameters)):
+    with load().zero.GatheredParameters(list(parameters), modifier_rank=0 if written else None):
         yield
 
 

@@ -15,7 +15,8 @@ from typing import Any
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import named
-from loradock.data.formats.base import Conversation, RowError, convert_row
+from loradock.data.formats.base import Conversation, convert_row
+from loradock.data.formats.fields import RowError
 from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, read, shown_files
 from loradock.data.remedies import mending

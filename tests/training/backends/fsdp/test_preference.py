@@ -1,0 +1,85 @@
+"""Preferences on a model that two processes share by FSDP2: the reference, passes that none has work for, and KTO."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from training.backends.fsdp.conftest import Group, Start
+
+FEW = ("train.max_steps=3", "evaluation.every=3", "data.validation=5", "train.global_batch=5", "train.micro_batch=2")
+LEARNING = (*FEW, "objective=preference", "lora.dropout=0", "train.learning_rate=1e-2")
+REPORTED = ("loss", "preference_accuracy", "reward_margin", "chosen_log_probability")
+
+
+@pytest.fixture(scope="module")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs, of five of which one rank has three and the other two."""
+    file = tmp_path_factory.mktemp("answers") / "pairs.jsonl"
+    lines = [
+        {"prompt": f"{number} stones {number % 5}", "chosen": "lamp stone", "rejected": "cat " * (1 + number % 7)}
+        for number in range(24)
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    file = tmp_path_factory.mktemp("judged") / "judged.jsonl"
+    lines = [
+        {"prompt": f"{number} stones", "completion": "lamp " * (1 + number % 9), "label": number % 3 == 0}
+        for number in range(24)
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return file
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory, start: Start, llama: Path) -> Path:
+    """An adapter that others begin with."""
+    group = start(tmp_path_factory.mktemp("begun"), "train.max_steps=2", "engine=fast", model=llama, count=1)
+    assert group.finish() == [0], group.text()
+    return group.folder / "out" / "adapter"
+
+
+def lines_of(group: Group, kind: str) -> list[dict[str, float]]:
+    lines = map(json.loads, (group.folder / "out" / "metrics.jsonl").read_text("utf-8").splitlines())
+    return [{name: line[name] for name in REPORTED if name in line} for line in lines if line["kind"] == kind]
+
+
+def check_equal(two: Group, one: Group) -> None:
+    assert two.finish() == [0, 0], two.text()
+    assert one.finish() == [0], one.text()
+    for kind, count in (("train", 3), ("eval", 1)):
+        single, double = lines_of(one, kind), lines_of(two, kind)
+        assert len(single) == len(double) == count
+        for mine, theirs in zip(double, single, strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-5)
+    first, second = one.adapter(), two.adapter()
+    assert all(torch.allclose(second[name], tensor, rtol=1e-2, atol=1e-4) for name, tensor in first.items())
+
+
+@pytest.mark.parametrize("is_continued", [True, False])
+def test_pairs_are_held_against_what_the_run_began_with(
+    is_continued: bool, tmp_path: Path, start: Start, llama: Path, answers: Path, begun: Path
+) -> None:
+    settings = (
+        *LEARNING,
+        f"train.packing={str(is_continued).lower()}",
+        *([f"lora.adapter={begun}", "lora.init=default"] if is_continued else []),
+    )
+    one = start(tmp_path / "one", *settings, "engine=peft", model=llama, data=answers, count=1)
+    two = start(tmp_path / "two", *settings, "train.parallel=fsdp", model=llama, data=answers)
+    check_equal(two, one)
+    assert one.losses()[0] == pytest.approx(0.6931, abs=1e-4), "nothing is gained before the first step"
+    assert abs(one.losses()[2] - 0.6931) > 0.01
+
+
+def test_judged_answers_share_one_divergence(tmp_path: Path, start: Start, llama: Path, judged: Path) -> None:
+    settings = (*LEARNING, "preference.loss=kto")
+    one = start(tmp_path / "one", *settings, "engine=peft", model=llama, data=judged, count=1)
+    two = start(tmp_path / "two", *settings, "train.parallel=fsdp", model=llama, data=judged)
+    check_equal(two, one)
