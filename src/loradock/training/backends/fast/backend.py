@@ -50,6 +50,7 @@ class FastBackend(Backend):
     def __init__(self, job: Job) -> None:
         super().__init__(job)
         self.found: tuple[Decision[Any], ...] = ()
+        self.is_reported = False
 
     def prepare(self) -> tuple[str, ...]:
         """Read the model and hold it against PEFT. Unsound also where no family serves it."""
@@ -60,8 +61,9 @@ class FastBackend(Backend):
         """The adapter from rank 0, in one buffer, and its optimiser."""
         if not self.found:
             self.prepare()
-        if self.job is job:
+        if not self.is_reported:
             emit(Decided(decisions=self.found))
+        self.is_reported = True
         self.job, self.pace, self.emit, model = job, pace, emit, self.model
         if job.world_size > 1:
             torch.distributed.broadcast(model.adapters.values, src=0)
