@@ -25,7 +25,8 @@ def import_(file: Path, tool: str | None, gpus: int, overrides: tuple[str, ...],
     """Write the configuration FILE of axolotl, LLaMA-Factory, ms-swift, TRL or unsloth as one of ours.
 
     Each value has the key that it is from, and what nobody wrote is the tool's own default where that decides what is
-    trained. What has no counterpart is reported with the reason.
+    trained. What has no counterpart is reported with the reason. `loradock data compare` holds the rows of the result
+    against those that the tool itself prepared.
     """
     if output is not None:
         staged.refuse_existing(output, is_folder=False)

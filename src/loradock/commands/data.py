@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from loradock.commands.data_compare import compare
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.data_show import show
 from loradock.commands.page import console_on, page, say
@@ -197,3 +198,4 @@ def draw(samples: RowSamples, statistics: Statistics, file: Path) -> None:
 
 
 data.add_command(show)
+data.add_command(compare)
