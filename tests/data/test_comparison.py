@@ -92,8 +92,8 @@ def test_two_equal_rows_need_two(llama: Path, chats: Path, theirs: list[dict[str
     [
         ({"text": "a"}, "no column input_ids"),
         ({"input_ids": [1, 2], "labels": [1]}, "1 labels beside 2 input_ids"),
-        ({"input_ids": "12", "labels": [1]}, "input_ids is text, not a list of ids"),
-        ({"input_ids": [1.5], "labels": [1]}, "input_ids holds a number (1.5), which is no id"),
+        ({"input_ids": "12", "labels": [1]}, "input_ids is text, not a list of token ids"),
+        ({"input_ids": [1.5], "labels": [1]}, "input_ids holds a number (1.5), not a token id"),
     ],
 )
 def test_what_is_no_tokenised_row_is_refused_by_its_place(row: dict[str, Any], what: str) -> None:

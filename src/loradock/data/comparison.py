@@ -96,9 +96,9 @@ def their_row(row: Mapping[str, Any], place: str) -> TokenisedRow:
     values = {name: row[name] for name in names}
     for name, value in values.items():
         if not isinstance(value, list):
-            raise DataError(f"{place}: {name} is {type_of(value)}, not a list of ids", hint="tokenise it again")
+            raise DataError(f"{place}: {name} is {type_of(value)}, not a list of token ids", hint="tokenise it again")
         if wrong := [each for each in value if type(each) is not int]:
-            what = f"{place}: {name} holds {type_of(wrong[0])} ({wrong[0]!r:.40}), which is no id"
+            what = f"{place}: {name} holds {type_of(wrong[0])} ({wrong[0]!r:.40}), not a token id"
             raise DataError(what, hint="tokenise it again")
         if len(value) != len(values["input_ids"]):
             what = f"{place}: {len(value):,} {name} beside {len(values['input_ids']):,} input_ids"
