@@ -285,3 +285,20 @@ def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_t
 def test_no_key_of_a_tool_is_answered_in_two_ways(tool: Tool) -> None:
     answered = Counter([*tool.rules, *tool.needless, *tool.lacking])
     assert not [key for key, count in answered.items() if count > 1]
+
+
+def test_rows_that_are_given_as_a_whole_list_take_the_place_of_theirs(tmp_path: Path) -> None:
+    """They were written beside one another, and the result was said to name no rows."""
+    file = tmp_path / "theirs.yaml"
+    theirs = {"base_model": "base", "adapter": "lora", "datasets": [{"path": "old.jsonl", "type": "alpaca"}]}
+    file.write_text(yaml.safe_dump(theirs), encoding="utf-8")
+    result = imported(file, overrides=["data.sources=[{path: new.jsonl}]"])
+    assert yaml.safe_load(result.text)["data"]["sources"] == [{"path": "new.jsonl"}]
+    assert "(the rows)" not in result.left
+
+
+def test_a_term_of_theirs_that_is_not_quite_ours_is_told_with_what_differs(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.yaml"
+    theirs = {"model_name_or_path": "base", "stage": "dpo", "finetuning_type": "lora", "pref_bco_weight": 0.2}
+    file.write_text(yaml.safe_dump(theirs), encoding="utf-8")
+    assert "running mean" in imported(file).left["pref_bco_weight"]

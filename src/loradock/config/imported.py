@@ -46,11 +46,7 @@ def imported(path: Path, *, tool: str | None = None, gpus: int = 1, overrides: S
         what = f"{path} asks for a training that is not here ({', '.join(translation.refused.values())})"
         raise ConfigError(what, hint=f"to train supervised rows, remove {', '.join(translation.refused)}")
     values, left = translation.values, dict(translation.left)
-    for override in overrides:
-        key, equals, text = override.partition("=")
-        if not equals:
-            raise UsageError(f'"{override}" is not KEY=VALUE', hint="such as --set model.revision=COMMIT")
-        values[key.strip()] = Value(parse_value(text.strip(), file=f"--set {key}"), "--set")
+    _lay_over(values, overrides)
     while idle := dict(_idle(_config(path, document, values), values)):
         for key, why in idle.items():
             origin = values.pop(key).origin
@@ -58,10 +54,22 @@ def imported(path: Path, *, tool: str | None = None, gpus: int = 1, overrides: S
                 left[origin] = f"{key}{IDLE}{why}"
     if "model.name" not in values:
         left["(the model)"] = "none is named: loradock train FILE --model DIR"
-    if "data.sources.0.path" not in values:
+    if not {"data.sources.0.path", "data.sources"} & values.keys():
         left["(the rows)"] = "none are named: loradock train FILE --data FILE"
     title = f"# From {member.title}'s {path.name}, by loradock config import; after each value the key that it is from."
     return Imported(tool=member, text="\n".join([title, *(line for line, _ in lines(values))]) + "\n", left=left)
+
+
+def _lay_over(values: dict[str, Value], overrides: Sequence[str]) -> None:
+    """Put keys of ours into the values; a whole section or list in the place of what is inside it."""
+    for override in overrides:
+        key, equals, text = override.partition("=")
+        if not equals:
+            raise UsageError(f'"{override}" is not KEY=VALUE', hint="such as --set model.revision=COMMIT")
+        key = key.strip()
+        for inner in [name for name in values if name.startswith(f"{key}.")]:
+            del values[inner]
+        values[key] = Value(parse_value(text.strip(), file=f"--set {key}"), "--set")
 
 
 def lines(values: Mapping[str, Value]) -> Iterator[tuple[str, str]]:

@@ -66,6 +66,7 @@ EXPLAINED = {
     "overwrite_cache": "prepared rows are known by the digests of their files: a changed file is prepared again",
     "overwrite_output_dir": "give it on the command line: --fresh starts a new run, nothing is deleted",
     "pref_loss": LOSS_OF_THEIRS,
+    "pref_bco_weight": "theirs subtracts a running mean; --set preference.loss={dpo: 1, bco_pair: WEIGHT} does not",
     "pad_token": "none is needed: rows are packed, or padded where no token sees it",
     "peft_type": "LoRA is the only kind of adapter; lora.dora, lora.rslora and lora.init vary it",
     "per_device_eval_batch_size": "evaluation uses the micro-batch that the plan finds to fit",
