@@ -302,3 +302,20 @@ def test_a_term_of_theirs_that_is_not_quite_ours_is_told_with_what_differs(tmp_p
     theirs = {"model_name_or_path": "base", "stage": "dpo", "finetuning_type": "lora", "pref_bco_weight": 0.2}
     file.write_text(yaml.safe_dump(theirs), encoding="utf-8")
     assert "running mean" in imported(file).left["pref_bco_weight"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "theirs"),
+    [
+        ("unsloth", {"model_name": "base", "r": 8, "KTOTrainer": {"loss_type": "apo_zero_unpaired"}}),
+        ("unsloth", {"model_name": "base", "r": 8, "loss_type": "sigmoid"}),
+        ("ms-swift", {"model": "base", "rlhf_type": "cpo", "loss_type": "hinge"}),
+    ],
+)
+def test_a_loss_that_is_not_here_is_refused_and_not_taken_for_its_trainers_own(
+    tool: str, theirs: dict[str, Any], tmp_path: Path
+) -> None:
+    file = tmp_path / "theirs.yaml"
+    file.write_text(yaml.safe_dump(theirs), encoding="utf-8")
+    with pytest.raises(ConfigError, match="loss_type"):
+        imported(file, tool=tool)

@@ -122,11 +122,18 @@ def reward_model(translation: Translation, name: str, value: Any) -> None:
         rewarding(translation, name)
 
 
+LOSSES_OF_KIND = {"cpo": {"sigmoid": "cpo", "simpo": "simpo"}, "kto": {"kto": "kto"}}
+"""Their word for the loss of a trainer of another kind than DPO's -> ours."""
+
+
 def preferring(translation: Translation, name: str, value: Any) -> None:
     """A training by preferences of a kind that is here, with its loss; refused where it is another."""
     kind = KINDS.get(str(value).lower())
     if str(value).lower() == REWARD:
         rewarding(translation, name)
+        return
+    if kind not in (None, "dpo"):
+        own_kind(translation, name, kind)
         return
     loss = translation.get("pref_loss", "loss_type")
     names = [str(each).lower() for each in as_list(loss or [])]
@@ -136,7 +143,18 @@ def preferring(translation: Translation, name: str, value: Any) -> None:
         refuse(translation, name if kind is None else "pref_loss", value if kind is None else loss)
         return
     translation.put("objective", "preference", name)
-    if kind != "dpo" or not names:
-        translation.put("preference.loss", kind, name)
-    else:
+    if names:
         translation.put("preference.loss", ours, "pref_loss", "loss_type")
+    else:
+        translation.put("preference.loss", kind, name)
+
+
+def own_kind(translation: Translation, name: str, kind: str) -> None:
+    """A training by preferences whose kind says its loss, unless its trainer has several."""
+    loss = translation.get("loss_type")
+    ours = kind if loss is None else LOSSES_OF_KIND.get(kind, {kind: kind}).get(str(loss).lower())
+    if ours is None:
+        refuse(translation, "loss_type", loss)
+        return
+    translation.put("objective", "preference", name)
+    translation.put("preference.loss", ours, name, "loss_type")

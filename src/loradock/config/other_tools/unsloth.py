@@ -18,9 +18,10 @@ from loradock.config.other_tools.base import (
     to,
     to_number,
     to_truth,
+    unless_on,
     words,
 )
-from loradock.config.other_tools.preference import REWARD, RULES, UNPAIRED, preferring
+from loradock.config.other_tools.preference import LIKELIHOOD, LOSSES, REWARD, RULES, UNPAIRED, preferring
 
 DATA = ("dataset_name", "dataset", "data_files", "train_dataset")
 
@@ -30,10 +31,13 @@ MAPPINGS = (
     "dataset_kwargs", "train_on_responses_only",
 )  # fmt: skip
 """Arguments that are mappings themselves."""
-TRAINER = re.compile(r"(?:Unsloth)?(?P<kind>[A-Za-z]+?)(?:Trainer|Config)")
+KINDS = "SFT|DPO|KTO|ORPO|CPO|SimPO|BCO|Reward|PRM|GRPO|RLOO|PPO|OnlineDPO|NashMD|XPO|GKD"
+TRAINER = re.compile(rf"(?:Unsloth)?(?P<kind>[A-Za-z]*?)Trainer|(?P<arguments>{KINDS})Config")
 """What trains, by the name of its class or of its arguments: DPOTrainer, KTOConfig."""
+LENGTHS = ("max_seq_length", "max_length")
+"""Of the model, and of the trainer's rows."""
 OF_VECTORS = "FastSentenceTransformer"
-SUPERVISED = ("SFT", "", "Training")
+SUPERVISED = ("SFT", "")
 WORDS = {"reward": REWARD}
 READERS = ("json", "csv", "parquet", "text")
 """First arguments of load_dataset that say how files are read."""
@@ -48,9 +52,14 @@ def flat(values: Mapping[str, Any]) -> dict[str, Any]:
         is_call = isinstance(value, dict) and name not in MAPPINGS
         level |= flat(cast("dict[str, Any]", value)) if is_call else {name: value}
         found = TRAINER.fullmatch(name) if is_call else None
-        if (found and found["kind"] not in SUPERVISED) or name.startswith(OF_VECTORS):
+        if (found and kind_of(found) not in SUPERVISED) or name.startswith(OF_VECTORS):
             level["trainer"] = name
     return level
+
+
+def kind_of(found: re.Match[str]) -> str:
+    """The kind of a trainer, as `TRAINER` found it."""
+    return str(found["arguments"] or found["kind"])
 
 
 def kind(translation: Translation) -> None:
@@ -58,7 +67,7 @@ def kind(translation: Translation) -> None:
     call = translation.get("trainer")
     found = TRAINER.fullmatch(str(call))
     if call:
-        word = found["kind"].lower() if found else str(call)
+        word = kind_of(found).lower() if found else str(call)
         preferring(translation, "trainer", WORDS.get(word, word))
         if translation.refused.pop("trainer", None):
             translation.refused[str(call)] = str(call)
@@ -68,8 +77,37 @@ def kind(translation: Translation) -> None:
         for name in ("num_generations", "reward_funcs", "beta"):
             if translation.get(name) is not None:
                 refuse(translation, name, f"{translation.get(name)}, of a trainer that is not named (DPOConfig: ...)")
+        likelihood(translation)
     if (task := str(translation.get("task_type"))) not in ("CAUSAL_LM", "None"):
         refuse(translation, "task_type", task)
+
+
+def likelihood(translation: Translation) -> None:
+    """The loss of SFTTrainer: refused where it is one of a trainer that is not named."""
+    loss = translation.get("loss_type")
+    if str(loss) in LOSSES:
+        refuse(translation, "loss_type", f"{loss}, of a trainer that is not named (DPOConfig: ...)")
+    elif loss is not None and str(loss) not in LIKELIHOOD:
+        translation.leave("loss_type", f"{loss}: the loss is the likelihood, each token as it is")
+
+
+def parts_trained(translation: Translation) -> None:
+    """Targets without the parts that are not trained."""
+    for switch, part in PARTS.items():
+        if translation.given.get(switch) is None or is_on(translation.get(switch)):
+            continue
+        targets = translation.values.get("lora.targets")
+        names = cast("list[str]", targets.value) if targets and isinstance(targets.value, list) else []  # pyright: ignore[reportUnknownMemberType]
+        if remaining := [name for name in names if name not in part]:
+            translation.put("lora.targets", remaining, "target_modules", switch)
+        else:
+            translation.leave(switch, "off: lora.targets names the layers that get adapters")
+
+
+PARTS = {
+    "finetune_attention_modules": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "finetune_mlp_modules": ("gate_proj", "up_proj", "down_proj"),
+}
 
 
 def whole_modules(translation: Translation) -> None:
@@ -106,6 +144,8 @@ def sources(translation: Translation) -> None:
             split = split.partition("[")[0]
         path = str(translation.get(name))
         put_source(translation, 0, name, path, fields=fields, split=None if split == "train" else split)
+        if files:
+            translation.leave("data_files", f"{files}: of a hub data set its splits are read; #SPLIT names one")
     if held_out := translation.get("eval_dataset"):
         translation.put("data.validation", str(held_out), "eval_dataset")
 
@@ -121,8 +161,14 @@ def learned(translation: Translation) -> None:
         translation.put("train.packing", is_on(translation.get("packing")), "packing")
     if is_on(translation.get("full_finetuning")):
         translation.leave("full_finetuning", "only LoRA adapters are trained")
-    if value := translation.get("max_seq_length", "max_length"):
-        translation.put("data.max_length", value, "max_seq_length", "max_length")
+    lengths = {name: value for name in LENGTHS if isinstance(value := translation.given.get(name), int)}
+    if lengths:
+        name, value = min(lengths.items(), key=lambda item: item[1])
+        translation.put("data.max_length", value, name)
+    elif value := translation.get(*LENGTHS):
+        translation.put("data.max_length", value, *LENGTHS)
+    if translation.given.get("completion_only_loss") is False:
+        translation.put("data.loss", "all", "completion_only_loss")
 
 
 TOOL = Tool(
@@ -143,10 +189,12 @@ TOOL = Tool(
             | words(
                 "load_in_4bit load_in_8bit dtype dataset_text_field split packing max_seq_length max_length "
                 "train_on_responses_only full_finetuning load_in_16bit eval_dataset assistant_only_loss trainer "
+                "completion_only_loss finetune_attention_modules finetune_mlp_modules "
                 "task_type loss_type loss_weights center_rewards_coefficient num_generations reward_funcs"
             ),
             later,
         ),
+        "finetune_language_layers": unless_on("lora.targets names the layers that get adapters"),
         "model_name": to("model.name"),
         "revision": to("model.revision"),
         "target_modules": peft.targets,
@@ -160,6 +208,7 @@ TOOL = Tool(
         kind,
         sources,
         learned,
+        parts_trained,
         whole_modules,
         trainer.quantised(),
         trainer.dtype("dtype"),
@@ -180,9 +229,9 @@ TOOL = Tool(
     },
     needless=trainer.NEEDLESS
     | words(
-        "fast_inference gpu_memory_utilization max_lora_rank finetune_language_layers "
-        "finetune_attention_modules finetune_mlp_modules attn_implementation use_exact_model_name unsloth_tiled_mlp "
-        "fix_tokenizer dataset_kwargs completion_only_loss"
+        "fast_inference gpu_memory_utilization max_lora_rank "
+        "attn_implementation use_exact_model_name unsloth_tiled_mlp "
+        "fix_tokenizer dataset_kwargs"
     ),
     lacking=trainer.LACKING
     | {

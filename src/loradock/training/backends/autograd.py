@@ -128,8 +128,10 @@ class AutogradBackend(Backend):
                     yield
                 return
             present = self.exchanged(parameters, self.initial)
-            yield
-            self.exchanged(parameters, present)
+            try:
+                yield
+            finally:  # also after an error from which the run goes on, with less memory
+                self.exchanged(parameters, present)
         finally:
             model.train(was_training)
 
