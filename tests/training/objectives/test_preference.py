@@ -317,6 +317,25 @@ def test_a_reference_draws_no_dropout_and_the_trained_answers_do(
     torch.testing.assert_close(first, plain)
 
 
+@pytest.mark.parametrize("engine", ["fast", "peft"])
+def test_the_trained_adapter_comes_back_where_memory_ran_out_in_the_references_pass(
+    engine: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    """It was left out: the run went on with the reference's own tensors, which the optimiser then changed."""
+    made = job_of(tmp_path, *SETTINGS[:-2], f"engine={engine}", model=bases["llama"], data=pairs)
+    made = replace(made, initial=tuple(each.detach().clone() + 1 for each in trainable(made.model)))
+    backend = backend_named(made.plan.engine.value)(made)
+    backend.prepare()
+    backend.begin(made, Pace(torch.device("cpu")), lambda _: None)
+    before = [each.detach().clone() for each in trainable(made.model)]
+    with pytest.raises(torch.OutOfMemoryError), backend.reference_model():
+        raise torch.OutOfMemoryError("planted")
+    assert made.initial is not None
+    for present, expected, initial in zip(trainable(made.model), before, made.initial, strict=True):
+        assert torch.equal(present, expected)
+        assert present.data_ptr() != initial.data_ptr()
+
+
 def test_the_gradient_is_of_the_answers_alone(bases: dict[str, Path], pairs: Path, tmp_path: Path) -> None:
     made = job(tmp_path, model=bases["llama"], data=pairs)
     for batch in made.steps[0].micro_batches:

@@ -29,7 +29,12 @@ PAD_TO = 8
 
 
 class AutogradBackend(Backend):
-    """A PEFT model's own forward under autocast, with the loss of the job's objective."""
+    """A PEFT model's own forward under autocast, with the loss of the job's objective.
+
+    `goes_on`: a run goes on after an error in a pass, with less memory. Else there is one attempt.
+    """
+
+    goes_on = True
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
@@ -130,8 +135,11 @@ class AutogradBackend(Backend):
             present = self.exchanged(parameters, self.initial)
             try:
                 yield
-            finally:  # also after an error from which the run goes on, with less memory
-                self.exchanged(parameters, present)
+            except BaseException:
+                if self.goes_on:
+                    self.exchanged(parameters, present)
+                raise
+            self.exchanged(parameters, present)
         finally:
             model.train(was_training)
 

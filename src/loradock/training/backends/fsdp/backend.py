@@ -43,6 +43,7 @@ class FsdpBackend(AutogradBackend):
     """Shards the model when training begins. There is one attempt: ranks cannot go back on their own."""
 
     optimizer: ShardedAdamW
+    goes_on = False
 
     def begin(self, job: Job, pace: Pace, emit: Emit) -> None:
         """Shard the model, its adapter as rank 0 or the checkpoint has it, and prove that it is sharded.

@@ -38,6 +38,7 @@ class ZeroBackend(AutogradBackend):
     """
 
     engine: Any = None
+    goes_on = False
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
