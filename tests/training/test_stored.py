@@ -207,6 +207,36 @@ def test_a_packed_weight_of_another_shape_than_it_says_is_told(published: Publis
         opened(base, "nf4")
 
 
+COMPRESSED = {
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "strategy": "channel", "symmetric": True}}},
+}
+
+
+def test_numbers_without_known_scales_are_told() -> None:
+    stacked = "model.layers.0.mlp.experts.gate_up_proj"
+    headers = {MATRIX: Header("F8_E4M3", (8, 4)), f"{MATRIX}_scale": Header("BF16", (8, 1))}
+    headers |= {f"{stacked}_scale": Header("BF16", (2, 8, 1)), "model.k.input_zero_point": Header("I8", (1,))}
+    assert set(FORMATS["compressed-tensors"].find(headers, COMPRESSED, dtype="bfloat16").weights) == {MATRIX}
+    headers[stacked] = Header("F8_E4M3", (2, 8, 4))
+    with pytest.raises(ModelError, match=rf"scales are not known, .* NAME\.weight: {stacked}"):
+        FORMATS["compressed-tensors"].find(headers, COMPRESSED, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "scale"),
+    [("fp8", {}, "_scale_inv"), ("compressed-tensors", COMPRESSED, "_scale"), ("packed", COMPRESSED, "_scale")],
+)
+def test_a_quantised_tensor_that_is_no_matrix_is_told(method: str, settings: dict[str, Any], scale: str) -> None:
+    held = f"{MATRIX}_packed" if method == "packed" else MATRIX
+    headers = {held: Header("I32" if method == "packed" else "F8_E4M3", (8,))}
+    headers |= {f"{MATRIX}{scale}": Header("F32", (1,)), f"{MATRIX}_shape": Header("I64", (2,))}
+    form = FORMATS["compressed-tensors" if method == "packed" else method]
+    with pytest.raises(ModelError, match=rf"{held} is \[8\], and no matrix") as caught:
+        form.find(headers, settings, dtype="bfloat16")
+    assert caught.value.hint == scaled.AGAIN
+
+
 def test_files_that_are_not_what_the_configuration_says_are_told(published: Published, tmp_path: Path) -> None:
     quantised, twin = published("qwen3")
     base = copy_tree(twin, tmp_path / "base")
