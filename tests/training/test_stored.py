@@ -25,6 +25,7 @@ from loradock.model.experts.storage import NF4Experts
 from loradock.model.finite import check as check_finite
 from loradock.model.stored import FORMATS, Header, scaled
 from loradock.use.inference.opener import open_model
+from loradock.use.merge import sidecar
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
@@ -235,6 +236,24 @@ def test_a_quantised_tensor_that_is_no_matrix_is_told(method: str, settings: dic
     with pytest.raises(ModelError, match=rf"{held} is \[8\], and no matrix") as caught:
         form.find(headers, settings, dtype="bfloat16")
     assert caught.value.hint == scaled.AGAIN
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_base_whose_configuration_names_fp8_as_its_dtype_is_opened(
+    key: str, published: Published, tmp_path: Path
+) -> None:
+    quantised, twin = published("qwen3")
+    base = copy_tree(quantised, tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    del config["dtype"]
+    (base / "config.json").write_text(json.dumps({**config, key: "float8_e4m3fn"}))
+    assert_equal(opened(base, "none", dtype=torch.bfloat16), opened(twin, "none", dtype=torch.bfloat16))
+
+
+def test_a_merged_model_names_the_dtype_of_its_dense_weights_where_its_base_names_fp8() -> None:
+    config, text = {"torch_dtype": "float8_e4m3fn"}, {"dtype": "float16"}
+    sidecar.name_dtypes(config, [text], dtype=None)
+    assert (config, text) == ({"torch_dtype": "bfloat16"}, {"dtype": "float16"})
 
 
 def test_files_that_are_not_what_the_configuration_says_are_told(published: Published, tmp_path: Path) -> None:

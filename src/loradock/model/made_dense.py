@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
 
 NONE = Contents(weights={})
+FP8 = "float8"
+"""How torch's names of its dtypes in FP8 begin."""
 
 
 def format_of(config: Any) -> Format | None:
@@ -62,6 +64,18 @@ def dtype_of(config: Any) -> str:
     dtype = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else config.dtype
     name = str(dtype).removeprefix("torch.")
     return name if name in ("float16", "float32") else "bfloat16"
+
+
+def described(config: Any) -> Any:
+    """A transformers config, with the dtypes of the dense model in the place of FP8, in which none can be built."""
+    import torch
+
+    if format_of(config) is not None:
+        parts: list[Any] = [getattr(config, key, None) for key in config.sub_configs]
+        fp8 = [part for part in parts if str(getattr(part, "dtype", None)).startswith(f"torch.{FP8}")]
+        for part in (config, *fp8):
+            part.dtype = getattr(torch, dtype_of(part))
+    return config
 
 
 def dense_shapes(shapes: Mapping[str, tuple[int, ...]], contents: Contents) -> dict[str, tuple[int, ...]]:

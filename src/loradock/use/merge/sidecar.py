@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from loradock.model import reward_head
+from loradock.model import made_dense, reward_head
 from loradock.model.files import json_object
 from loradock.model.source import BaseModel
 from loradock.model.tokenizer import directory_of, open_tokenizer
@@ -17,6 +17,7 @@ from loradock.use.merge import tensors
 from loradock.use.merge.plan import MergePlan
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
+DTYPE_KEYS = ("dtype", "torch_dtype")
 KEPT = ("training.json", "embedding.json")
 """What an adapter's directory says of its training, where it says it."""
 PROCESSORS = "*processor_config.json"
@@ -65,11 +66,18 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
         config |= {"architectures": [reward_head.class_of(plan.base.config).__name__]}
         config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         config["pad_token_id"] = open_tokenizer(plan.base, directory=plan.adapter).pad_token_id
-    if dtype:
-        for part in (config, *parts):
-            for key in [key for key in ("dtype", "torch_dtype") if key in part] or ["dtype"] * (part is config):
-                part[key] = tensors.DTYPES[dtype]
+    name_dtypes(config, parts, dtype=dtype)
     return config
+
+
+def name_dtypes(config: dict[str, Any], parts: list[dict[str, Any]], *, dtype: str | None) -> None:
+    """Put a dtype (safetensors' name) into a config.json and its parts; None: the dense one where they name FP8."""
+    for part in (config, *parts):
+        for key in [key for key in DTYPE_KEYS if key in part] or ["dtype"] * (part is config and dtype is not None):
+            if dtype:
+                part[key] = tensors.DTYPES[dtype]
+            elif str(part[key]).startswith(made_dense.FP8):
+                part[key] = made_dense.dtype_of(part)
 
 
 def _write_generation(base: Path, folder: Path, config: dict[str, Any], *, stop_ids: Collection[int]) -> None:
