@@ -25,7 +25,6 @@ from loradock.model.experts.storage import NF4Experts
 from loradock.model.finite import check as check_finite
 from loradock.model.stored import FORMATS, Header, scaled
 from loradock.use.inference.opener import open_model
-from loradock.use.merge import sidecar
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
@@ -250,10 +249,12 @@ def test_a_base_whose_configuration_names_fp8_as_its_dtype_is_opened(
     assert_equal(opened(base, "none", dtype=torch.bfloat16), opened(twin, "none", dtype=torch.bfloat16))
 
 
-def test_a_merged_model_names_the_dtype_of_its_dense_weights_where_its_base_names_fp8() -> None:
-    config, text = {"torch_dtype": "float8_e4m3fn"}, {"dtype": "float16"}
-    sidecar.name_dtypes(config, [text], dtype=None)
-    assert (config, text) == ({"torch_dtype": "bfloat16"}, {"dtype": "float16"})
+def test_what_is_written_of_a_base_that_names_fp8_names_the_dtype_of_dense_weights() -> None:
+    text, vision = {"dtype": "float16"}, {"dtype": "float8_e4m3fn"}
+    config = {"torch_dtype": "float8_e5m2", "text_config": text, "vision_config": vision, "quantization_config": {}}
+    made_dense.unquantise(config)
+    dense = {"dtype": "bfloat16"}
+    assert config == {"torch_dtype": "bfloat16", "text_config": {"dtype": "float16"}, "vision_config": dense}
 
 
 def test_files_that_are_not_what_the_configuration_says_are_told(published: Published, tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ def load_whole(
     with (
         _refusals(base, device),
         reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)),
-        made_dense.reading(base),
+        made_dense.reading(base.config, base.weight_files),
     ):
         model = architecture.loaded(
             base.directory,

@@ -17,7 +17,6 @@ from loradock.use.merge import tensors
 from loradock.use.merge.plan import MergePlan
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
-DTYPE_KEYS = ("dtype", "torch_dtype")
 KEPT = ("training.json", "embedding.json")
 """What an adapter's directory says of its training, where it says it."""
 PROCESSORS = "*processor_config.json"
@@ -52,7 +51,7 @@ def _write_tokenizer(base: BaseModel, adapter: Path, folder: Path) -> None:
 
 def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> dict[str, Any]:
     """The base's, with the embedding's vocabulary, its ties, stretched positions, and without a quantisation."""
-    config.pop("quantization_config", None)
+    made_dense.unquantise(config)
     parts = [part for key, part in config.items() if key.endswith("_config") and isinstance(part, dict)]
     texts = [config, *([config["text_config"]] if config.get("text_config") in parts else [])]
     if plan.vocabulary not in (0, plan.base.config.get_text_config(decoder=True).vocab_size):
@@ -66,18 +65,11 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
         config |= {"architectures": [reward_head.class_of(plan.base.config).__name__]}
         config |= {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
         config["pad_token_id"] = open_tokenizer(plan.base, directory=plan.adapter).pad_token_id
-    name_dtypes(config, parts, dtype=dtype)
-    return config
-
-
-def name_dtypes(config: dict[str, Any], parts: list[dict[str, Any]], *, dtype: str | None) -> None:
-    """Put a dtype (safetensors' name) into a config.json and its parts; None: the dense one where they name FP8."""
-    for part in (config, *parts):
-        for key in [key for key in DTYPE_KEYS if key in part] or ["dtype"] * (part is config and dtype is not None):
-            if dtype:
+    if dtype:
+        for part in (config, *parts):
+            for key in [key for key in made_dense.DTYPE_KEYS if key in part] or ["dtype"] * (part is config):
                 part[key] = tensors.DTYPES[dtype]
-            elif str(part[key]).startswith(made_dense.FP8):
-                part[key] = made_dense.dtype_of(part)
+    return config
 
 
 def _write_generation(base: Path, folder: Path, config: dict[str, Any], *, stop_ids: Collection[int]) -> None:
