@@ -19,6 +19,7 @@ from loradock.model.experts import forward, layout
 from loradock.plan.memory import experts
 from loradock.plan.memory.base import weight_bytes
 from loradock.plan.memory.fast import FastMemory, Setting
+from loradock.plan.memory.widths import widths
 from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.backend import build
 
@@ -109,3 +110,10 @@ def test_what_the_fast_engine_keeps_of_a_layer_is_what_its_plan_counts(
     )
     planned = FastMemory(job.plan.model, setting).kept_by_layer(batch.tokens)
     assert size == pytest.approx(planned, rel=0.05)
+
+
+def test_dense_layers_among_experts_are_in_the_plans_room_for_dense_weights(tmp_path: Path, rows: Path) -> None:
+    base = mixtures.make(tmp_path / "base", "qwen3_moe", mlp_only_layers=[0], intermediate_size=256)
+    job = job_of(tmp_path, "engine=fast", model=base, data=rows)
+    engine, _ = build(job)
+    assert widths(job.plan.model, rank=RANK).widest == engine.room.elements == 2 * 256 * 64

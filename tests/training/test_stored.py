@@ -207,6 +207,56 @@ def test_a_packed_weight_of_another_shape_than_it_says_is_told(published: Publis
         opened(base, "nf4")
 
 
+COMPRESSED = {
+    "format": "float-quantized",
+    "config_groups": {"group_0": {"weights": {"num_bits": 8, "strategy": "channel", "symmetric": True}}},
+}
+
+
+def test_numbers_without_known_scales_are_told() -> None:
+    stacked = "model.layers.0.mlp.experts.gate_up_proj"
+    headers = {MATRIX: Header("F8_E4M3", (8, 4)), f"{MATRIX}_scale": Header("BF16", (8, 1))}
+    headers |= {f"{stacked}_scale": Header("BF16", (2, 8, 1)), "model.k.input_zero_point": Header("I8", (1,))}
+    assert set(FORMATS["compressed-tensors"].find(headers, COMPRESSED, dtype="bfloat16").weights) == {MATRIX}
+    headers[stacked] = Header("F8_E4M3", (2, 8, 4))
+    with pytest.raises(ModelError, match=rf"scales are not known, .* NAME\.weight: {stacked}"):
+        FORMATS["compressed-tensors"].find(headers, COMPRESSED, dtype="bfloat16")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings", "scale"),
+    [("fp8", {}, "_scale_inv"), ("compressed-tensors", COMPRESSED, "_scale"), ("packed", COMPRESSED, "_scale")],
+)
+def test_a_quantised_tensor_that_is_no_matrix_is_told(method: str, settings: dict[str, Any], scale: str) -> None:
+    held = f"{MATRIX}_packed" if method == "packed" else MATRIX
+    headers = {held: Header("I32" if method == "packed" else "F8_E4M3", (8,))}
+    headers |= {f"{MATRIX}{scale}": Header("F32", (1,)), f"{MATRIX}_shape": Header("I64", (2,))}
+    form = FORMATS["compressed-tensors" if method == "packed" else method]
+    with pytest.raises(ModelError, match=rf"{held} is \[8\], and no matrix") as caught:
+        form.find(headers, settings, dtype="bfloat16")
+    assert caught.value.hint == scaled.AGAIN
+
+
+@pytest.mark.parametrize("key", ["dtype", "torch_dtype"])
+def test_a_base_whose_configuration_names_fp8_as_its_dtype_is_opened(
+    key: str, published: Published, tmp_path: Path
+) -> None:
+    quantised, twin = published("qwen3")
+    base = copy_tree(quantised, tmp_path / "base")
+    config = json.loads((base / "config.json").read_text())
+    del config["dtype"]
+    (base / "config.json").write_text(json.dumps({**config, key: "float8_e4m3fn"}))
+    assert_equal(opened(base, "none", dtype=torch.bfloat16), opened(twin, "none", dtype=torch.bfloat16))
+
+
+def test_what_is_written_of_a_base_that_names_fp8_names_the_dtype_of_dense_weights() -> None:
+    text, vision = {"dtype": "float16"}, {"dtype": "float8_e4m3fn"}
+    config = {"torch_dtype": "float8_e5m2", "text_config": text, "vision_config": vision, "quantization_config": {}}
+    made_dense.unquantise(config)
+    dense = {"dtype": "bfloat16"}
+    assert config == {"torch_dtype": "bfloat16", "text_config": {"dtype": "float16"}, "vision_config": dense}
+
+
 def test_files_that_are_not_what_the_configuration_says_are_told(published: Published, tmp_path: Path) -> None:
     quantised, twin = published("qwen3")
     base = copy_tree(twin, tmp_path / "base")

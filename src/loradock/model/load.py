@@ -106,7 +106,7 @@ def load_whole(
     with (
         _refusals(base, device),
         reading(base.directory, "does not load", hint=hint, passes=(torch.OutOfMemoryError,)),
-        made_dense.reading(base),
+        made_dense.reading(base.config, base.weight_files),
     ):
         model = architecture.loaded(
             base.directory,
@@ -124,15 +124,11 @@ def load_whole(
 
 def _storage(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype | str) -> dict[str, Any]:
     """What `architecture.loaded` is told of how weights are held, in the files and in memory."""
-    import torch
-
     if prequantised.is_nf4(base.config):
         return {"config": prequantised.computing_in(base.config, dtype)}
     asked = quantization(model_config, dtype)
-    if made_dense.format_of(base.config) is None:
-        return {"config": base.config, "quantization_config": asked}
-    config = prequantised.plain(base.config)
-    config.dtype = getattr(torch, made_dense.dtype_of(config))  # it may name FP8, which is no dtype of a dense model
+    is_made_dense = made_dense.format_of(base.config) is not None
+    config = prequantised.plain(base.config) if is_made_dense else base.config
     return {"config": config, "quantization_config": asked}
 
 

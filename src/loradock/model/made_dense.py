@@ -21,9 +21,10 @@ from loradock.model.stored.base import first_names
 if TYPE_CHECKING:
     import torch
 
-    from loradock.model.source import BaseModel
-
 NONE = Contents(weights={})
+DTYPE_KEYS = ("dtype", "torch_dtype")
+FP8 = "float8"
+"""How torch's names of its dtypes in FP8 begin."""
 
 
 def format_of(config: Any) -> Format | None:
@@ -62,6 +63,26 @@ def dtype_of(config: Any) -> str:
     dtype = config.get("dtype", config.get("torch_dtype")) if isinstance(config, dict) else config.dtype
     name = str(dtype).removeprefix("torch.")
     return name if name in ("float16", "float32") else "bfloat16"
+
+
+def described(config: Any) -> Any:
+    """A transformers config, with the dtypes of the dense model in the place of FP8, in which none can be built."""
+    import torch
+
+    if format_of(config) is not None:
+        parts: list[Any] = [getattr(config, key, None) for key in config.sub_configs]
+        fp8 = [part for part in parts if str(getattr(part, "dtype", None)).startswith(f"torch.{FP8}")]
+        for part in (config, *fp8):
+            part.dtype = getattr(torch, dtype_of(part))
+    return config
+
+
+def unquantise(content: dict[str, Any]) -> None:
+    """Make a parsed config.json that of the dense model: no quantisation, and no dtype in FP8."""
+    content.pop("quantization_config", None)
+    for part in (content, *(part for part in content.values() if isinstance(part, dict))):
+        for key in [key for key in DTYPE_KEYS if str(part.get(key)).startswith(FP8)]:
+            part[key] = dtype_of(part)
 
 
 def dense_shapes(shapes: Mapping[str, tuple[int, ...]], contents: Contents) -> dict[str, tuple[int, ...]]:
@@ -119,14 +140,14 @@ class DenseFiles:
 
 
 @contextmanager
-def reading(base: BaseModel) -> Iterator[None]:
+def reading(config: Any, files: tuple[Path, ...]) -> Iterator[None]:
     """Inside, transformers reads the base's files as if their weights were dense. One base at a time in a process."""
-    if format_of(base.config) is None:
+    if format_of(config) is None:
         yield
         return
     from transformers import modeling_utils
 
-    dense = DenseFiles(base.config, base.weight_files)
+    dense = DenseFiles(config, files)
     safe_open: Any = modeling_utils.safe_open
 
     class Opened:
@@ -159,5 +180,5 @@ def reading(base: BaseModel) -> Iterator[None]:
     finally:
         modeling_utils.safe_open = safe_open
     if dense.unopened:  # on some file systems transformers reads whole files, and numbers would lack their scales
-        what = f"{base.directory} was not read one tensor at a time ({first_names(dense.unopened)})"
+        what = f"{files[0].parent} was not read one tensor at a time ({first_names(dense.unopened)})"
         raise ModelError(what, hint="copy it to a local disk")

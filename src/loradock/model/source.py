@@ -21,6 +21,7 @@ from loradock.model import (
     architecture,
     config_file,
     hub_cache,
+    made_dense,
     not_a_base,
     prequantised,
     rope_scaling,
@@ -219,7 +220,8 @@ def read_config(directory: Path, *, name: str, trusted: bool, trust_option: str 
             hint=f"{trust_option}{name} runs it: read its *.py files first",
         )
     with reading_config(directory, "cannot be read", hint="is this a model that transformers 5 knows?"):
-        return AutoConfig.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
+        config = AutoConfig.from_pretrained(directory, trust_remote_code=trusted, local_files_only=True)
+    return made_dense.described(config)
 
 
 def reading_config(directory: Path, what: str, *, hint: str = "do the values in config.json belong together?") -> Any:

@@ -22,7 +22,7 @@ FORMATS = ("float-quantized", "int-quantized", "naive-quantized", "pack-quantize
 NUMBERS = ("F8_E4M3", "F8_E5M2", "I8")
 WEIGHT, SCALE, PACKED, SHAPE = ".weight", "_scale", "_packed", "_shape"
 OF_PRODUCTS = (".input_scale", ".output_scale", ".k_scale", ".v_scale", ".q_scale", ".input_zero_point")
-WORD_BITS = 32
+ZERO_POINT, WORD_BITS = "_zero_point", 32
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,9 +84,12 @@ class CompressedTensors(Format):
             raise ModelError(
                 f"quantised weights have no scales beside them ({SCALE}): {first_names(missing)}", hint=AGAIN
             )
-        if asymmetric := {name for name in names if f"{name}_zero_point" in tensors or f"{name}_g_idx" in tensors}:
+        if asymmetric := {name for name in names if f"{name}{ZERO_POINT}" in tensors or f"{name}_g_idx" in tensors}:
             what = f"quantised weights have zero points or groups in another order: {first_names(asymmetric)}"
             raise ModelError(what, hint="give the original 16-bit model directory")
+        if strange := {name for name, entry in tensors.items() if _is_numbers(name, entry)} - names:
+            what = f"quantised tensors whose scales are not known, for they are not called NAME{WEIGHT}"
+            raise ModelError(f"{what}: {first_names(strange)}", hint="give the original 16-bit model directory")
         weights = {name: _weight(name, tensors, scheme, dtype=dtype) for name in sorted(names)}
         return Contents(weights=weights, unused=frozenset(name for name in tensors if name.endswith(OF_PRODUCTS)))
 
@@ -95,6 +98,11 @@ def _schemes(settings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """How each group of layers has its weights."""
     groups = table(settings.get("config_groups")).values()
     return [scheme for group in groups if (scheme := table(table(group).get("weights")))]
+
+
+def _is_numbers(name: str, entry: Header) -> bool:
+    """Whether a tensor is in 8 bit, and no zero point of a scale."""
+    return entry.dtype in NUMBERS and not name.endswith(ZERO_POINT)
 
 
 def _is_known(scheme: Mapping[str, Any]) -> bool:
@@ -112,6 +120,8 @@ def _weight(name: str, tensors: Mapping[str, Header], scheme: Mapping[str, Any],
         block = block_of(name, shape, scales, block=_block(scheme))
         return Scaled(shape=shape, dtype=dtype, parts=(name, f"{name}{SCALE}"), block=block)
     bits = int(scheme["num_bits"])
+    if len(entry.shape) != 2:
+        raise ModelError(f"{name}{PACKED} is {list(entry.shape)}, and no matrix", hint=AGAIN)
     shape = (entry.shape[0], entry.shape[1] * WORD_BITS // bits)
     parts = (f"{name}{PACKED}", f"{name}{SCALE}", f"{name}{SHAPE}")
     if parts[2] not in tensors:

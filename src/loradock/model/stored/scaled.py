@@ -61,8 +61,10 @@ def block_of(
 ) -> tuple[int, int]:
     """Rows and columns that share a scale; `block`: those that config.json says, None for whole matrices or rows.
 
-    ModelError where there are other scales than the weight has blocks.
+    ModelError where there are other scales than the weight has blocks, or it is no matrix.
     """
+    if len(shape) < 2:
+        raise ModelError(f"{name} is {list(shape)}, and no matrix", hint=AGAIN)
     rows, columns = shape[-2:]
     stack = shape[:-2]
     if block is not None and scales == (*stack, ceil(rows / block[0]), ceil(columns / block[1])):

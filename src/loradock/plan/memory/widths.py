@@ -65,8 +65,10 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     inner = widest_input(model)
     gated, widest = 2.0 * inner, 2 * inner * model.hidden
     if model.experts:
-        dense = sum(layer.rows for layer in model.linears if layer.name.endswith((".gate_proj", ".up_proj")))
-        gated, widest = dense * share + experts.gated_elements(model), widest_matrix(model)
+        dense = [layer for layer in model.linears if layer.name.endswith((".gate_proj", ".up_proj"))]
+        gated = sum(layer.rows for layer in dense) * share + experts.gated_elements(model)
+        pair = 2 * max((layer.rows * layer.columns for layer in dense), default=0)
+        widest = max(widest_matrix(model), pair)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     if model.experts:
         projected = sum(layer.rows for layer in model.linears if layer.name.endswith(PROJECTIONS)) * share or projected

@@ -136,7 +136,7 @@ def _write_config(base: BaseModel, target: Path, *, is_causal: bool, rows: int |
     """
     config: dict[str, Any] = json_object(base.directory / "config.json")
     if made_dense.format_of(config):
-        del config["quantization_config"]
+        made_dense.unquantise(config)
     for part in (config, config.get("text_config")):
         if part is not None and not is_causal:
             part["is_causal"] = False

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
-from loradock.model import reward_head
+from loradock.model import made_dense, reward_head
 from loradock.model.files import json_object
 from loradock.model.source import BaseModel
 from loradock.model.tokenizer import directory_of, open_tokenizer
@@ -51,7 +51,7 @@ def _write_tokenizer(base: BaseModel, adapter: Path, folder: Path) -> None:
 
 def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> dict[str, Any]:
     """The base's, with the embedding's vocabulary, its ties, stretched positions, and without a quantisation."""
-    config.pop("quantization_config", None)
+    made_dense.unquantise(config)
     parts = [part for key, part in config.items() if key.endswith("_config") and isinstance(part, dict)]
     texts = [config, *([config["text_config"]] if config.get("text_config") in parts else [])]
     if plan.vocabulary not in (0, plan.base.config.get_text_config(decoder=True).vocab_size):
@@ -67,7 +67,7 @@ def _config(config: dict[str, Any], plan: MergePlan, *, dtype: str | None) -> di
         config["pad_token_id"] = open_tokenizer(plan.base, directory=plan.adapter).pad_token_id
     if dtype:
         for part in (config, *parts):
-            for key in [key for key in ("dtype", "torch_dtype") if key in part] or ["dtype"] * (part is config):
+            for key in [key for key in made_dense.DTYPE_KEYS if key in part] or ["dtype"] * (part is config):
                 part[key] = tensors.DTYPES[dtype]
     return config
 
