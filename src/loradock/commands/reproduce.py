@@ -190,6 +190,7 @@ def repeated(
             config,
             processes=original.processes,
             steps=steps_wanted,
+            evaluation=original.last_evaluation(steps_wanted or original.steps),
             options=options,
             on_step=show,
         )
