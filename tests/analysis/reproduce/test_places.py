@@ -222,6 +222,29 @@ def test_rows_at_an_address_do_not_go_into_a_bundle(made: Path, tmp_path: Path, 
     assert asks == []
 
 
+def test_the_hint_for_an_address_and_a_moved_file_holds(
+    made: Path, tmp_path: Path, server: str, asks: list[str]
+) -> None:
+    folder, address = copy_tree(made, tmp_path / "web"), f"{server}/rows.jsonl?a=1&b=2"
+    file = folder / "first" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    (source,), (recorded,) = record["config"]["data"]["sources"], record["data"]["sources"]
+    record["config"]["data"]["sources"] = [source | {"path": address}, source | {"path": "gone.jsonl"}]
+    record["data"]["sources"] = [recorded, recorded]
+    file.write_text(json.dumps(record), "utf-8")
+    run, rows = str(folder / "first"), str(folder / "rows.jsonl")
+    assert asked(run)["error"].hint == f"add --fetch --data '{address}' --data FILE"
+    found = asked(run, "--fetch", "--data", address, "--data", rows)["differences"]  # settings of a source of its own
+    assert {each["name"].rpartition(".")[0] for each in found} == {"data.sources.1"}
+    assert asks == ["/rows.jsonl?a=1&b=2"]
+    assert asked(run, "--fetch")["error"].hint == f"add --data '{address}' --data FILE"
+    assert asked(run, "--data", address, "--data", rows)["error"].hint == "add --fetch"
+    assert "no rows are at an address" in str(asked(run, "--fetch", "--data", rows, "--data", rows)["error"])
+    other = asked(run, "--fetch", "--data", f"{server}/other.jsonl", "--data", rows)["error"]
+    assert isinstance(other, UsageError)
+    assert "stands for the recorded one" in str(other)
+
+
 def test_a_bundle_whose_member_leads_out_of_its_folder_is_not_laid_out(tmp_path: Path) -> None:
     file = tmp_path / "evil.tar"
     with file.open("wb") as stream:
