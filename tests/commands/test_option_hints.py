@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 
 import click
@@ -262,16 +263,44 @@ def test_a_model_given_as_a_configuration_is_answered_with_its_option(llama: Pat
 @pytest.mark.parametrize(
     ("words", "typed"),
     [
-        (("learning_rate=1e-4",), "--set train.learning_rate=1e-4"),
-        (("lr=1e-4", "rank=8"), "--set train.learning_rate=1e-4 --set lora.rank=8"),
+        (("learning_rate=1e-4",), "--lr 1e-4"),
+        (("lr=1e-4", "lora_r=8"), "--lr 1e-4 --rank 8"),
         (("run.yaml", "train.max_steps=3"), "--set train.max_steps=3"),
         (("lora.targets=[q_proj, v_proj]",), "--set 'lora.targets=[q_proj, v_proj]'"),
+        (("model=my base", "data=rows.jsonl"), "--model 'my base' --data rows.jsonl"),
+        (("dataset=rows.jsonl", "model.model_path=base"), "--data rows.jsonl --model base"),
+        (("eval_steps=auto", "max_steps=1e3"), "--set evaluation.every=auto --set train.max_steps=1e3"),
+        (("train.lr=1e-4", "data.cutoff_len=64"), "--lr 1e-4 --max-length 64"),
+        (("data.sources.0.weight=2", "deterministic=true"), "--set data.sources.0.weight=2 --set deterministic=true"),
+        (("objective=preference", "preference.loss=dpo"), "--set objective=preference --set preference.loss=dpo"),
     ],
 )
 def test_a_setting_without_its_option_is_answered_with_it(words: tuple[str, ...], typed: str) -> None:
-    done = CliRunner().invoke(cli, ["train", "--model", ".", "--data", "rows.jsonl", *words])
+    done = CliRunner().invoke(cli, ["train", *words])
     assert done.exit_code == 2
-    assert done.output.rstrip().endswith(f"settings are given by --set: {typed}")
+    assert done.output.rstrip().endswith(f": settings are options here: {typed}")
+    others = {flag: value for flag, value in (("--model", "."), ("--data", "r.jsonl")) if flag not in typed}
+    base = [word for pair in others.items() for word in pair]
+    followed = CliRunner().invoke(cli, ["config", "validate", *base, *shlex.split(typed)])
+    assert followed.exit_code == 0, followed.exception
+
+
+@pytest.mark.parametrize(
+    ("setting", "why"),
+    [
+        ("bf16=true", "--set model.compute_dtype=bfloat16"),
+        ("gradient_accumulation_steps=4", "it follows from train.global_batch"),
+        ("train.zzz=3", "train.zzz=3: unknown key: train.zzz; known here: "),
+        ("train.lr=3", "train.learning_rate must be a number"),
+        ("train.max_steps=few", "train.max_steps must be"),
+        ("lora=8", "lora=8: lora is a section"),
+    ],
+)
+def test_a_setting_that_no_option_takes_is_answered_with_why(setting: str, why: str) -> None:
+    done = CliRunner().invoke(cli, ["train", "--model", ".", "--data", "rows.jsonl", setting])
+    assert done.exit_code == 2
+    assert why in done.output
+    assert "settings are options here" not in done.output
 
 
 def test_an_option_before_the_verb_of_a_group_is_answered_with_the_verbs() -> None:

@@ -26,6 +26,16 @@ SKIP_CHECK = "--skip-env-check"
 FILE = LocalPath(exists=True, dir_okay=False)
 
 
+class Rows(LocalPath):
+    """A file of rows; the address that a run has in its place stays text."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, or the address."""
+        from loradock.analysis.reproduce.places import is_fetched
+
+        return value if is_fetched(str(value)) else super().convert(value, param, ctx)
+
+
 @click.command()
 @click.argument("run", type=LocalPath(exists=True))
 @click.option("--check-only", is_flag=True, help="Say what differs from the record, and train nothing.")
@@ -34,8 +44,8 @@ FILE = LocalPath(exists=True, dir_okay=False)
 )
 @click.option("--whole", is_flag=True, help="Repeat all steps, and compare the adapter's bytes.")
 @click.option("--model", type=LocalPath(exists=True, file_okay=False), help="Where the base lies now.")
-@click.option("--data", type=LocalPath(), multiple=True, help="Where the rows lie now, once for each source.")
-@click.option("--validation", type=LocalPath(), multiple=True, help="Where its validation files lie, once for each.")
+@click.option("--data", type=Rows(), multiple=True, help="Where the rows lie now, once for each source.")
+@click.option("--validation", type=Rows(), multiple=True, help="Where its validation files lie, once for each.")
 @click.option("--template", type=FILE, help="Where a chat template in a file of its own lies.")
 @click.option("--embedding-template", type=FILE, help="Where an embedding template in a file of its own lies.")
 @click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
@@ -190,6 +200,7 @@ def repeated(
             config,
             processes=original.processes,
             steps=steps_wanted,
+            evaluation=original.last_evaluation(steps_wanted or original.steps),
             options=options,
             on_step=show,
         )

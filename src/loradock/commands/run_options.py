@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import functools
 import math
-import re
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -15,13 +13,12 @@ from typing import Any
 
 import click
 
+from loradock.commands.bare_settings import SETTING, answer
 from loradock.commands.foreign_options import answered
 from loradock.commands.option_hints import explained
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
-from loradock.config.fields import keys
 from loradock.config.load import SHORTCUTS, Loaded, load
-from loradock.config.other_tools.renamed import RENAMED
 from loradock.config.rules import HubId, KeyProblem, hub_ids
 from loradock.config.schema import RunConfig
 from loradock.errors import InputMissing, LoradockError, NoCheckpoint, Problem, StorageError, UsageError
@@ -184,14 +181,6 @@ def _refused(_context: click.Context, _parameter: click.Parameter, value: str | 
         raise UsageError(what, hint=f"--batch-size N, where N is {value} times the micro-batch times the GPUs")
 
 
-def _set(setting: str) -> str:
-    """KEY=VALUE, as others take it without an option, as it is written here."""
-    key, _, value = setting.partition("=")
-    ends = [name for name in (each.name for each in keys()) if name.rpartition(".")[2] == key]
-    name = key if "." in key else RENAMED.get(key) or (ends[0] if len(ends) == 1 else key)
-    return f"--set {shlex.quote(f'{name}={value}')}"
-
-
 def _pattern(beyond: Sequence[str]) -> str:
     """What to type where rows were named without --data, as by a pattern that the shell expanded."""
     suffixes = {Path(argument).suffix for argument in beyond if argument.endswith((*ROWS, ".json"))}
@@ -218,7 +207,6 @@ class Price(click.FloatRange):
 
 ROWS = (".jsonl", ".csv", ".tsv", ".txt", ".parquet", ".arrow", ".gz", ".zst")
 """How files of rows end, which no CONFIG is."""
-SETTING = re.compile(r"[A-Za-z_][\w.]*=")
 GRAD_ACCUM = ("--grad-accum", "--gradient-accumulation-steps", "--gradient_accumulation_steps")
 OUTPUT = "output: the run directory."
 OPTIONS = (
@@ -261,7 +249,7 @@ class RunCommand(click.Command):
         arguments = [*([str(config)] if config else []), *ctx.args]
         settings = [text for text in arguments if SETTING.match(text) and not Path(text).exists()]
         if settings:
-            ctx.fail(f"{' '.join(settings)}: settings are given by --set: {' '.join(map(_set, settings))}")
+            ctx.fail(answer(settings, self))
         rows = [config] if config and config.name.endswith(ROWS) else []
         if beyond := [*map(str, rows), *ctx.args]:
             examples = " ".join(beyond[:3]) + " ..." * (len(beyond) > 3)

@@ -108,7 +108,7 @@ def _pinned(layers: Layers, config: RunConfig, pin: Pin | None) -> Iterator[str]
             continue
         commit = pin(hub_id, config) if pin else hub_id.problem
         if isinstance(commit, str):
-            layers.put(_path(hub_id.key), commit, places=_always(Origin(label="as resolved")))
+            layers.put(key_path(hub_id.key), commit, places=_always(Origin(label="as resolved")))
             yield f"{hub_id.name} is named without a commit: --set {hub_id.key}={commit} is taken, and keeps it there"
         else:
             layers.problems.append(_problem(layers, commit))
@@ -153,7 +153,7 @@ def _put_defaults(layers: Layers) -> None:
     defaults: Mapping[str, object] = spec.defaults if spec else {}
     for key, value in defaults.items():
         if layers.origin_of(key) is None and not _is_unsettled(layers, key):
-            layers.put(_path(key), value, places=_always(Origin(label="default", is_choice=False)))
+            layers.put(key_path(key), value, places=_always(Origin(label="default", is_choice=False)))
 
 
 def _put_adapter_keys(layers: Layers, adapter_keys: AdapterKeys | None) -> None:
@@ -170,9 +170,9 @@ def _put_adapter_keys(layers: Layers, adapter_keys: AdapterKeys | None) -> None:
         is_same = chosen == value if is_ordered else _as_set(chosen) == _as_set(value)
         if origin is not None and origin.is_choice and not is_same:
             what = f"{key} {chosen}: the adapter in lora.adapter has {value}, and the run continues it"
-            layers.refuse(_path(key), origin, what, hint=f"leave out {key}")
+            layers.refuse(key_path(key), origin, what, hint=f"leave out {key}")
         elif origin is None or not origin.is_choice:
-            layers.put(_path(key), value, places=_always(Origin(label="lora.adapter", is_choice=False)))
+            layers.put(key_path(key), value, places=_always(Origin(label="lora.adapter", is_choice=False)))
 
 
 def _as_set(value: object) -> object:
@@ -193,7 +193,7 @@ def _put_override(layers: Layers, override: str) -> None:
         layers.problems += [Problem(what=each.what, file=each.file, hint=each.hint) for each in error.problems]
         layers.unsettled.add(key.strip())
         return
-    layers.put(_path(key.strip()), value, places=_always(origin))
+    layers.put(key_path(key.strip()), value, places=_always(origin))
 
 
 def _put_shortcuts(layers: Layers, shortcuts: Mapping[str, object]) -> None:
@@ -203,7 +203,7 @@ def _put_shortcuts(layers: Layers, shortcuts: Mapping[str, object]) -> None:
         if value is None:
             continue
         value = [str(item) for item in cast("Sequence[object]", value)] if flag == "--data" else value
-        layers.put(_path(key), str(value) if isinstance(value, Path) else value, places=_always(Origin(label=flag)))
+        layers.put(key_path(key), str(value) if isinstance(value, Path) else value, places=_always(Origin(label=flag)))
 
 
 def _overruled(overrides: Sequence[str], shortcuts: Mapping[str, object]) -> list[str]:
@@ -220,7 +220,7 @@ def _always(origin: Origin) -> Places:
     return lambda _path: origin
 
 
-def _path(key: str) -> KeyPath:
+def key_path(key: str) -> KeyPath:
     """The key path of a dotted key; digits are a position where the schema has a list."""
     path: KeyPath = ()
     for part in key.split("."):

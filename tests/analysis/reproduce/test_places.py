@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from loradock.cli import cli
 from loradock.commands.reproduce import reproduce
 from loradock.delivery.image.bundle.archive import add, finish
 from loradock.errors import DataError, InputMissing, LoradockError, NotReproduced, UsageError
+from loradock.machine import hub_access
 from loradock.machine.library_variables import ALLOCATOR
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
@@ -52,6 +56,39 @@ def moved(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "empty").mkdir()
     monkeypatch.chdir(tmp_path / "empty")
     return folder
+
+
+@pytest.fixture
+def asks() -> list[str]:
+    """What the server was asked for."""
+    return []
+
+
+@pytest.fixture
+def server(made: Path, asks: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The address of a web server that has the rows of the run."""
+
+    class Rows(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asks.append(self.path)
+            content = (made / "rows.jsonl").read_bytes()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    for name in hub_access.OFFLINE:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv("LORADOCK_CACHE", str(tmp_path / "cache"))
+    serving = ThreadingHTTPServer(("127.0.0.1", 0), Rows)
+    threading.Thread(target=serving.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{serving.server_port}"
+    serving.shutdown()
+    serving.server_close()
 
 
 def asked(*words: str) -> dict[str, Any]:
@@ -166,6 +203,46 @@ def test_rows_of_a_directory_and_of_a_pattern_lie_in_a_bundle_as_they_are_named(
         found = asked(f"{number}.tar")
         (folder / "gone").rename(folder / "parts")
         assert found["differences"] == []
+
+
+def test_rows_at_an_address_do_not_go_into_a_bundle(made: Path, tmp_path: Path, server: str, asks: list[str]) -> None:
+    file = copy_tree(made, tmp_path / "web") / "run" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    for name in ("data", "validation"):
+        changed = json.loads(json.dumps(record))
+        if name == "data":
+            changed["config"]["data"]["sources"][0]["path"] = f"{server}/rows.jsonl"
+        else:
+            changed["config"]["data"]["validation"] = f"{server}/held.jsonl"
+        file.write_text(json.dumps(changed), "utf-8")
+        error = bundled(str(tmp_path / "a.tar"), "--run", str(file.parent), "--rows")
+        assert isinstance(error, InputMissing)
+        assert "is not fetched" in str(error)
+        assert bundled(str(tmp_path / f"{name}.tar"), "--run", str(file.parent)) is None
+    assert asks == []
+
+
+def test_the_hint_for_an_address_and_a_moved_file_holds(
+    made: Path, tmp_path: Path, server: str, asks: list[str]
+) -> None:
+    folder, address = copy_tree(made, tmp_path / "web"), f"{server}/rows.jsonl?a=1&b=2"
+    file = folder / "first" / "run.json"
+    record = json.loads(file.read_text("utf-8"))
+    (source,), (recorded,) = record["config"]["data"]["sources"], record["data"]["sources"]
+    record["config"]["data"]["sources"] = [source | {"path": address}, source | {"path": "gone.jsonl"}]
+    record["data"]["sources"] = [recorded, recorded]
+    file.write_text(json.dumps(record), "utf-8")
+    run, rows = str(folder / "first"), str(folder / "rows.jsonl")
+    assert asked(run)["error"].hint == f"add --fetch --data '{address}' --data FILE"
+    found = asked(run, "--fetch", "--data", address, "--data", rows)["differences"]  # settings of a source of its own
+    assert {each["name"].rpartition(".")[0] for each in found} == {"data.sources.1"}
+    assert asks == ["/rows.jsonl?a=1&b=2"]
+    assert asked(run, "--fetch")["error"].hint == f"add --data '{address}' --data FILE"
+    assert asked(run, "--data", address, "--data", rows)["error"].hint == "add --fetch"
+    assert "no rows are at an address" in str(asked(run, "--fetch", "--data", rows, "--data", rows)["error"])
+    other = asked(run, "--fetch", "--data", f"{server}/other.jsonl", "--data", rows)["error"]
+    assert isinstance(other, UsageError)
+    assert "stands for the recorded one" in str(other)
 
 
 def test_a_bundle_whose_member_leads_out_of_its_folder_is_not_laid_out(tmp_path: Path) -> None:

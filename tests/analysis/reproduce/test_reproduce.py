@@ -6,7 +6,9 @@ import hashlib
 import json
 import re
 import shutil
-from collections.abc import Callable
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from proven import unchecked
 from tiny import copy_tree, write_rows
 from whole_runs import train
 
+from loradock.analysis.reproduce import repeat
 from loradock.analysis.reproduce.comparison import Measured, compared
 from loradock.analysis.reproduce.differences import NUMPY
 from loradock.analysis.reproduce.original import as_repeated, opened
@@ -317,6 +320,36 @@ def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path
     assert isinstance(parted["error"], NotReproduced)
     assert parted["error"].what.startswith("parted at step 1 (")
     assert str(parted["error"]).endswith("nothing was found to differ")
+
+
+def test_an_evaluation_that_was_cut_off_is_held_before_it_is_compared(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The repeat was killed while it evaluated step 3: its metrics.jsonl has that step, and not the evaluation."""
+    file = copy_tree(made / "run", tmp_path / "again") / "metrics.jsonl"
+    text = file.read_text("utf-8")
+    file.write_text("".join(line for line in text.splitlines(keepends=True) if '"eval"' not in line), "utf-8")
+    commands: list[list[str]] = []
+
+    @contextmanager
+    def continued(command: list[str], _stream: object) -> Iterator[subprocess.Popen[bytes]]:
+        commands.append(command)
+        file.write_text(text, "utf-8")
+        with subprocess.Popen(("true",)) as process:
+            yield process
+
+    monkeypatch.setattr(repeat, "child", continued)
+    words = (str(made / "run"), "--output", str(tmp_path / "again"), "--steps", "3")
+    assert asked(*words)["comparison"]["evaluations"] == 1
+    assert asked(*words)["comparison"]["evaluations"] == 1
+    assert ["--stop-after" in command for command in commands] == [True]
+
+
+def test_only_an_evaluation_that_a_repeat_holds_is_waited_for(made: Path) -> None:
+    original = opened(made / "run")
+    assert [original.last_evaluation(steps) for steps in (2, 3, 5, 6)] == [0, 3, 3, 6]
+    widened = replace(original, evaluations=({"step": 2}, {"step": 3}, {"step": 4}))
+    assert [widened.last_evaluation(steps) for steps in (2, 4)] == [0, 3]
 
 
 def test_a_repeat_stops_at_the_last_step_that_the_run_measured(made: Path) -> None:

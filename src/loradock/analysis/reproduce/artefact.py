@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from loradock.analysis.reproduce import differences
 from loradock.analysis.reproduce.original import BUNDLED as RUN
 from loradock.analysis.reproduce.original import Original
-from loradock.analysis.reproduce.places import TEMPLATE_SUFFIXES, Places, is_fetched, located, missing
+from loradock.analysis.reproduce.places import FETCH, TEMPLATE_SUFFIXES, Places, located, missing
 from loradock.config.places import is_remote
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
@@ -29,11 +29,12 @@ def members(original: Original, *, has_rows: bool, has_base: bool) -> dict[str, 
     """Each file by its member's name, as far as the run has it: its record, its templates, DeepSpeed's configuration.
 
     `has_rows`: rows and validation files, too. `has_base`: the adapter that it began with, too; the base is a part of
-    its own. InputMissing with what is gone, DataError where one is not what the run was made of.
+    its own. InputMissing with what is gone, or lies at an address, which is not fetched; DataError where one is not
+    what the run was made of.
     """
     config = located(original, Places())
     names = {"template", "embedding-template", "deepspeed"}
-    names |= {"data", "validation"} if has_rows else set()
+    names |= {"data", "validation", FETCH} if has_rows else set()
     names |= {"adapter", "model"} if has_base else set()
     absent = [problem for name, problem in missing(original, config) if name in names]
     if absent:
@@ -107,9 +108,7 @@ def _single(config: RunConfig) -> Iterator[tuple[str, Path]]:
 def _of_source(source: SourceConfig) -> Iterator[tuple[str, Path]]:
     """(name below the source's folder, file) of all that is read of a source, or decides what is."""
     path, name = Path(source.path), _name_of(source)
-    if is_fetched(source.path):
-        yield from ((name, file) for file in files(source))
-    elif path.is_dir():
+    if path.is_dir():
         yield from ((f"{name}/{file.relative_to(path)}", file) for file in sorted(path.rglob("*")) if file.is_file())
     elif path.is_file():
         yield name, path

@@ -66,6 +66,15 @@ class Original:
         """The step of the first evaluation."""
         return self.evaluations[0]["step"] if self.evaluations else None
 
+    def last_evaluation(self, steps: int) -> int:
+        """The step of the last evaluation up to `steps` that a repeat holds, too; 0 where there is none.
+
+        A run whose cadence was widened had evaluations before that its repeat, with the last cadence, has not.
+        """
+        every = (self.decided("cadence") or {}).get("evaluate")
+        held = [line["step"] for line in self.evaluations if line["step"] <= steps]
+        return max((step for step in held if step >= self.steps or (every and step % every == 0)), default=0)
+
     def last_measured(self, steps: int) -> int:
         """The last step up to `steps` that a repeat can be compared at; `steps` itself where none is known."""
         return max((line["step"] for line in (*self.train, *self.evaluations) if line["step"] <= steps), default=steps)

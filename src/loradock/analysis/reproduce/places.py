@@ -32,13 +32,13 @@ FETCH = "fetch"
 class Places:
     """Where base, rows, validation files, templates, first adapter and DeepSpeed's configuration lie; None: not said.
 
-    `data` and `validation` have one place for each file of the run, in its order. `fetch`: rows that the run took from
-    the web or a hub are fetched from there again.
+    `data` and `validation` have one place for each file of the run, in its order: a file, or as text the address that
+    the run has there. `fetch`: rows that the run took from the web or a hub are fetched from there again.
     """
 
     model: Path | None = None
-    data: tuple[Path, ...] = ()
-    validation: tuple[Path, ...] = ()
+    data: tuple[Path | str, ...] = ()
+    validation: tuple[Path | str, ...] = ()
     template: Path | None = None
     embedding_template: Path | None = None
     adapter: Path | None = None
@@ -97,7 +97,10 @@ def _validation(original: Original, places: Places) -> Any:
     if not held_out:
         return original.config.data.validation
     splits = [parts_of(path).get("split") for path in held_out.values()]
-    paths = [f"{path}#{split}" if split else str(path) for path, split in zip(places.validation, splits, strict=False)]
+    paths = [  # an address has its split
+        f"{place}#{split}" if split and isinstance(place, Path) else str(place)
+        for place, split in zip(places.validation, splits, strict=False)
+    ]
     files_by_set = dict(zip(held_out, paths or [_as_found(path, original) for path in held_out.values()], strict=True))
     return files_by_set[""] if [*files_by_set] == [""] else files_by_set
 
@@ -135,22 +138,25 @@ def is_fetched(path: str) -> bool:
 
 def _require_used(original: Original, places: Places) -> None:
     config = original.config
-    counts = {"data": len(config.data.sources), "validation": len(config.data.validation_files)}
-    for name, count in counts.items():
-        place_count = len(getattr(places, name))
-        if place_count not in (0, count):
-            what = f"--{name} was given {place_count} times, and the run has {count} of such files"
-            raise UsageError(what, hint=" ".join(_given(f"--{name}", paths_of(config)[name])) or f"leave out --{name}")
+    rows: list[str] = []
+    for name in ("data", "validation"):
+        recorded, given = paths_of(config)[name], [str(place) for place in getattr(places, name)]
+        if len(given) not in (0, len(recorded)):
+            what = f"--{name} was given {len(given)} times, and the run has {len(recorded)} of such files"
+            raise UsageError(what, hint=shlex.join(_given(f"--{name}", recorded)) or f"leave out --{name}")
+        for path, was in zip(given, recorded, strict=False):
+            if is_fetched(path) and path != was:
+                what = f"--{name} {path}: an address stands for the recorded one, and the run has {was} there"
+                raise UsageError(what, hint=f"fetch it, and give the file: --{name} FILE")
+        rows += given or recorded
     has_file = {
         "template": config.data.template.endswith(TEMPLATE_SUFFIXES),
         "embedding_template": config.embedding.template.endswith(TEMPLATE_SUFFIXES),
         "adapter": config.lora.adapter is not None,
         "deepspeed": config.train.deepspeed is not None,
     }
-    rows = [source.path for source in config.data.sources if not places.data]
-    rows += [path for path in config.data.validation_files.values() if not places.validation]
     if places.fetch and not any(map(is_fetched, rows)):
-        raise UsageError(f"--{FETCH} has no effect: the record names no address to fetch", hint=f"leave out --{FETCH}")
+        raise UsageError(f"--{FETCH} has no effect: no rows are at an address", hint=f"leave out --{FETCH}")
     for name, is_used in has_file.items():
         if getattr(places, name) and not is_used:
             option = f"--{name.replace('_', '-')}"
@@ -187,8 +193,8 @@ def require(original: Original, config: RunConfig, *, fetches: bool = False) -> 
         if name == FETCH:
             options += [] if f"--{FETCH}" in options else [f"--{FETCH}"]
         elif f"--{name}" not in options:
-            is_here = {path for path in paths[name] if not is_fetched(path) and os.path.exists(path)}
-            values = [shlex.quote(path) if path in is_here else _KINDS.get(name, "FILE") for path in paths[name]]
+            stays = {path for path in paths[name] if is_fetched(path) or os.path.exists(path)}
+            values = [shlex.quote(path) if path in stays else _KINDS.get(name, "FILE") for path in paths[name]]
             options += _given(f"--{name}", values)
     if problems:
         raise InputMissing("what the run was made of is not here", hint=f"add {' '.join(options)}", problems=problems)

@@ -29,11 +29,13 @@ def repeat(
     *,
     processes: int,
     steps: int | None,
+    evaluation: int = 0,
     options: tuple[str, ...] = (),
     on_step: Callable[[int], None],
 ) -> None:
     """Train; with `steps` the run is stopped after so many, and keeps what it made.
 
+    It is that far only with the evaluation of step `evaluation`; 0: there is none to wait for.
     The same call continues it, also with more steps. NotRepeated with the last lines of the log where training fails.
     """
     output = Path(config.output or "")
@@ -42,7 +44,7 @@ def repeat(
     atomic_io.replace(file, yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False))
 
     def is_measured() -> bool:
-        return steps is not None and last_step(output) >= steps
+        return steps is not None and last_step(output) >= steps and last_step(output, "eval") >= evaluation
 
     if is_measured():
         return
@@ -77,7 +79,7 @@ def child(command: list[str], stream: object) -> Iterator[subprocess.Popen[bytes
             process.wait()
 
 
-def last_step(output: Path) -> int:
-    """The last step that a run has a line for; 0 where there is none yet."""
-    lines = metrics(output, "train") if output.is_dir() else []
+def last_step(output: Path, kind: str = "train") -> int:
+    """The last step that a run has a line of this kind for; 0 where there is none yet."""
+    lines = metrics(output, kind) if output.is_dir() else []
     return int(lines[-1]["step"]) if lines else 0
