@@ -9,9 +9,7 @@ from typing import Any
 import torch
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from loradock.catalog.samples import SampleKind
-from loradock.data.collate import IDLE, MicroBatch
-from loradock.distributed import collectives
+from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
 from loradock.model import dtypes, reward_head
 from loradock.model.adapters import trainable
@@ -21,8 +19,7 @@ from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.expert_load import ExpertLoad, real_slots
 from loradock.training.job import Job
-from loradock.training.objectives.base import Objective
-from loradock.training.passes import DocumentInputs, Embedded, MicroStep, Scored, StepInputs
+from loradock.training.passes import Embedded, MicroStep, Scored
 
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
@@ -246,29 +243,6 @@ def checked_vectors(job: Job) -> str | None:
         other_way = "bidirectional" if attention == "causal" else "causal"
         raise ModelError(what, hint=f"--set embedding.attention={other_way}, or another model")
     return f"vectors: attention is {attention}, as asked for"
-
-
-def as_many_everywhere(inputs: StepInputs, kind: SampleKind, objective: Objective) -> list[dict[str, torch.Tensor]]:
-    """The micro-batches of this rank, and idle ones up to the number of the rank with the most: all meet in a pass."""
-    own = inputs.batches[kind].micro_batches
-    return [*own, *[objective.idle(own[-1])] * idle_passes(len(own), own[-1], inputs.counts)]
-
-
-def documents_everywhere(
-    micro_batches: Sequence[DocumentInputs], spare: DocumentInputs, counts: dict[str, int]
-) -> list[DocumentInputs]:
-    """The same of documents to score: a spare micro-batch is none of the step's, which its places say."""
-    idle = spare._replace(places=torch.full_like(spare.places, IDLE))
-    return [*micro_batches, *[idle] * idle_passes(len(micro_batches), spare.tensors, counts)]
-
-
-def idle_passes(count: int, tensors: dict[str, torch.Tensor], counts: dict[str, int]) -> int:
-    """By how many passes the rank with the most has more than the `count` of this one; their slots are counted."""
-    missing = int(max(collectives.all_of(count))) - count
-    slots = missing * tensors["input_ids"].numel()
-    counts["slots"] += slots
-    counts["idle"] += slots
-    return missing
 
 
 def seed(job: Job) -> None:

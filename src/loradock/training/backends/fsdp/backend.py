@@ -21,16 +21,11 @@ from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
 from loradock.model.spread import part_of
 from loradock.plan.plan import Decision
-from loradock.training.backends.autograd import (
-    AutogradBackend,
-    as_many_everywhere,
-    checked_packing,
-    documents_everywhere,
-    seed,
-)
+from loradock.training.backends.autograd import AutogradBackend, checked_packing, seed
 from loradock.training.backends.fsdp import adapters
 from loradock.training.backends.fsdp.optimizer import Kept, ShardedAdamW
 from loradock.training.backends.fsdp.sharding import device_of, shard, watch_exchanges
+from loradock.training.backends.idle import as_many_everywhere, documents_everywhere
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint

@@ -14,14 +14,8 @@ from loradock.distributed.stragglers import Pace
 from loradock.model import optimizer
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
-from loradock.training.backends.autograd import (
-    AutogradBackend,
-    as_many_everywhere,
-    broadcast_adapter,
-    checked_packing,
-    documents_everywhere,
-    seed,
-)
+from loradock.training.backends.autograd import AutogradBackend, broadcast_adapter, checked_packing, seed
+from loradock.training.backends.idle import as_many_everywhere, documents_everywhere
 from loradock.training.backends.zero import sharding, weights
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.state import Stateful
