@@ -8,12 +8,14 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import redirect_stdout
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.page import console_on, say
+from loradock.commands.paths import LocalPath
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotReproduced, UsageError
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 @click.option(
     "--prepared",
     "their_path",
+    type=LocalPath(),
     metavar="DIR",
     required=True,
     help="What the tool prepared: a directory of `save_to_disk` (DIR#SPLIT for one of its splits), or a file of rows.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
-def compare(ask: Ask, *, their_path: str, as_json: bool) -> None:
+def compare(ask: Ask, *, their_path: Path, as_json: bool) -> None:
     """Compare ids and labels, row by row, with what axolotl, LLaMA-Factory, ms-swift, TRL or unsloth prepared.
 
     \b
@@ -60,7 +63,7 @@ def compare(ask: Ask, *, their_path: str, as_json: bool) -> None:
         rows = comparison.rows_of(
             looked_at.corpus.leading.train.prepared, max_length=looked_at.max_length, cuts=data.long_rows == "truncate"
         )
-        found = comparison.compare(rows, comparison.their_rows(SourceConfig(path=their_path)))
+        found = comparison.compare(rows, comparison.their_rows(SourceConfig(path=str(their_path))))
     if as_json:
         click.echo(json.dumps(asdict(found), indent=2, ensure_ascii=False))
     else:
