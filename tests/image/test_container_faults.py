@@ -190,7 +190,7 @@ def test_out_of_memory_ends_with_137_and_more_memory_goes_on(place: Place, whole
     assert ended.code == 137, ended.text
     container.reload()
     assert container.attrs["State"]["OOMKilled"]
-    goes_on(place, command(), at=place.committed(), whole=whole)
+    goes_on(place, command(), at=place.newest(), whole=whole)
 
 
 @pytest.fixture

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loradock.catalog import optimizers
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import train_with
-from loradock.errors import DiskFull
+from loradock.errors import DiskFull, InputMissing, ModelError
 from loradock.facts import Facts
 from loradock.files import foreign_json
 from loradock.machine import Host
@@ -81,11 +82,12 @@ def of_checkpoints(host: Host, plan: Intent) -> list[Finding]:
     assert plan.config is not None
     config = plan.config
     directory = hub_cache.directory_of(config.model.name, config.model.revision, environ=host.environ)
-    if directory is None:
+    files = weight_files.files(directory) if directory else []
+    if directory is None or not files:
         return [ok("the model is not here yet")]
-    files = weight_files.files(directory)
     shapes = prequantised.dense_shapes(headers.shapes(files), prequantised.packed(files))
-    shapes = made_dense.dense_shapes(shapes, made_dense.contents_of(config_file.read(directory), files))
+    with suppress(InputMissing, ModelError):  # the check of the model's files says what is wrong with config.json
+        shapes = made_dense.dense_shapes(shapes, made_dense.contents_of(config_file.read(directory), files))
     targets = None if isinstance(config.lora.targets, str) else config.lora.targets
     weights = adapter_weights(headers.linears(shapes), lora=config.lora, targets=targets)
     weights += saved_weights(shapes, config.lora.modules_to_save)
