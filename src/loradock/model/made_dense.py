@@ -67,9 +67,9 @@ def dtype_of(config: Any) -> str:
 
 def described(config: Any) -> Any:
     """A transformers config, with the dtypes of the dense model in the place of FP8, in which none can be built."""
-    import torch
-
     if format_of(config) is not None:
+        import torch  # for these bases alone: `data show` does without
+
         parts: list[Any] = [getattr(config, key, None) for key in config.sub_configs]
         fp8 = [part for part in parts if str(getattr(part, "dtype", None)).startswith(f"torch.{FP8}")]
         for part in (config, *fp8):
