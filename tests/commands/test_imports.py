@@ -58,12 +58,24 @@ def test_what_needs_no_tokenizer_is_answered_without_large_libraries(verb: str, 
     assert len(modules) < MOST
 
 
-def test_rows_are_shown_without_torch(tmp_path: Path) -> None:
-    (tmp_path / "rows.jsonl").write_text(ROW, encoding="utf-8")
-    command = [sys.executable, "-X", "importtime", "-m", "loradock", "data", "show"]
+def imported(arguments: list[str], folder: Path) -> set[str]:
+    """The modules that a verb imports, on rows and the small base."""
+    (folder / "rows.jsonl").write_text(ROW * 4, encoding="utf-8")
+    command = [sys.executable, "-X", "importtime", "-m", "loradock", *arguments]
     command += ["--model", str(BASE), "--data", "rows.jsonl"]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=OFFLINE, timeout=120)
+    around = {**OFFLINE, "LORADOCK_CACHE": str(folder / "cache")}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=around, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
-    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
-    assert "transformers" in imported
-    assert imported.isdisjoint(HEAVY - {"transformers"})
+    return {line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if line.startswith("import time:")}
+
+
+def test_rows_are_shown_without_torch(tmp_path: Path) -> None:
+    modules = imported(["data", "show"], tmp_path)
+    assert "transformers" in modules
+    assert modules.isdisjoint(HEAVY - {"transformers"})
+
+
+def test_a_base_that_was_looked_at_before_is_planned_without_torch(tmp_path: Path) -> None:
+    assert "torch" in imported(["plan"], tmp_path)
+    for verb in (["plan"], ["data", "stats"]):
+        assert imported(verb, tmp_path).isdisjoint(HEAVY - {"transformers"})

@@ -101,12 +101,11 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
         return
     from loradock.data import first_look
     from loradock.data.statistics import measure
-    from loradock.model import shape
-    from loradock.model.description import describe
+    from loradock.model import kept_facts
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
         first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)
-        model = shape.inspect(describe(loaded.config.model), loaded.config)
+        _, model = kept_facts.inspect(loaded.config)
         looked_at = prepared(loaded.config, progress=counted(status, "prepared"))
         corpus, max_length = looked_at.corpus, looked_at.max_length
         samples, prepared_rows = corpus.rows, corpus.leading.train.prepared

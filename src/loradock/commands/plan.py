@@ -90,7 +90,7 @@ def plan(
     loaded = _loaded(ask, needs_rows=made_up is None)
     facts = _machine(gpu, count=gpus, nodes=nodes)
     if not made_up:
-        first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)  # before torch is imported
+        first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)  # before a library is imported
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None
@@ -174,13 +174,11 @@ def _machine(gpu: str | None, *, count: int | None, nodes: int) -> Facts:
 
 def _model(config: RunConfig) -> tuple[BaseModel, Any, Callable[[int], int]]:
     """The base without its weights, its facts, and the longest allowed row in tokens by the longest there is."""
-    from loradock.model import lengths, shape
-    from loradock.model.description import describe
+    from loradock.model import kept_facts, lengths
 
     if not config.model.name:
         raise UsageError("there is no model to plan for", hint="--model DIR with config.json and a tokenizer")
-    base = describe(config.model)
-    facts = shape.inspect(base, config)
+    base, facts = kept_facts.inspect(config)
     return base, facts, lambda rows: lengths.longest_row(config.data.max_length, facts, rows=rows)
 
 

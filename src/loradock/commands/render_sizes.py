@@ -78,20 +78,9 @@ def look(config: RunConfig) -> tuple[ModelFacts | None, int]:
     directory = hub_cache.directory_of(name, config.model.revision, environ=os.environ)
     if directory is None or not (directory / "config.json").is_file():
         return None, 0
-    from loradock.model import lengths, shape, source, weights
+    from loradock.model import kept_facts, lengths
 
-    is_trusted = config.model.trust_remote_code == name
-    read = source.read_config(directory, name=name, trusted=is_trusted)
-    source.check_architecture(read, directory=directory)
-    base = source.BaseModel(
-        name=name,
-        directory=directory,
-        revision=config.model.revision,
-        config=read,
-        trust_remote_code=is_trusted,
-        weight_files=weights.files(directory),
-    )
-    model = shape.inspect(base, config)
+    _, model = kept_facts.inspect(config)
     return model, lengths.longest_row(config.data.max_length, model)
 
 

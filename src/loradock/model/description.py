@@ -23,7 +23,7 @@ def describe(model_config: ModelConfig) -> BaseModel:
 
     Of a hub model that is not in the cache the small files are fetched. Raises InputMissing, HubError and ModelError.
     """
-    base = _described(model_config, _directory(model_config))
+    base = _described(model_config, directory_of(model_config))
     source.check_architecture(base.config, directory=base.directory)
     return base
 
@@ -33,10 +33,24 @@ def describe_for_rows(model_config: ModelConfig) -> BaseModel:
 
     Not where it ships code that is trusted, which may need torch.
     """
-    directory = _directory(model_config)
+    directory = directory_of(model_config)
     if not model_config.trust_remote_code:
         without_torch()
     return _described(model_config, directory)
+
+
+def directory_of(model_config: ModelConfig) -> Path:
+    """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
+    if not hub_cache.is_hub_id(model_config.name):
+        directory = source.local_directory(Path(model_config.name))
+    elif found := hub_cache.directory_of(model_config.name, model_config.revision, environ=os.environ):
+        directory = found
+    else:
+        directory = source.downloaded(model_config, allow_patterns=SMALL_FILES)
+    source.check_regular(directory)
+    if not (directory / "config.json").is_file():
+        raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
+    return directory
 
 
 def _described(model_config: ModelConfig, directory: Path) -> BaseModel:
@@ -89,17 +103,3 @@ def check_sizes(base: BaseModel) -> None:
             hint="copy the whole directory again",
             problems=[Problem(what=what, file=file) for what in wrong],
         )
-
-
-def _directory(model_config: ModelConfig) -> Path:
-    """Where config.json lies: a local directory, or the hub's cache, to which the small files are fetched."""
-    if not hub_cache.is_hub_id(model_config.name):
-        directory = source.local_directory(Path(model_config.name))
-    elif found := hub_cache.directory_of(model_config.name, model_config.revision, environ=os.environ):
-        directory = found
-    else:
-        directory = source.downloaded(model_config, allow_patterns=SMALL_FILES)
-    source.check_regular(directory)
-    if not (directory / "config.json").is_file():
-        raise ModelError(f"{directory} has no config.json", hint="give the model's directory with --model")
-    return directory

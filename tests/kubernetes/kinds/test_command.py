@@ -137,6 +137,13 @@ def test_a_model_that_does_not_fit_the_card_is_refused_before_anything_is_render
     assert getattr(done.exception, "exit_code", None) in (78, 80), done.exception
 
 
+def test_a_base_whose_positions_are_stretched_is_planned_by_the_longer_ones(llama: Path) -> None:
+    positions = json.loads((llama / "config.json").read_text(encoding="utf-8"))["max_position_embeddings"]
+    asked = ("pod", "--model", llama, "--data", "x", "--gpu", "a10", "--set", f"data.max_length={positions + 1}")
+    assert render(*asked).exit_code
+    assert render(*asked, "--set", "model.rope_scaling=yarn", "--set", "model.rope_factor=2").exit_code == 0
+
+
 def test_check_passes_what_is_rendered_and_names_line_and_remedy_of_what_is_not(tmp_path: Path) -> None:
     file = tmp_path / "pod.yaml"
     assert render("pod", "--demo", "--image", IMAGE, "-o", file).exit_code == 0
