@@ -23,10 +23,30 @@ def test_a_key_of_another_tool_is_not_taken_for_one_of_ours_that_is_spelt_a_litt
     assert hint == f"did you mean {RENAMED[name]}?" if name in RENAMED else "did you mean" not in hint
 
 
-@pytest.mark.parametrize(("name", "key"), [("modle", "model"), ("trian", "train"), ("dat", "data"), ("loar", "lora")])
+@pytest.mark.parametrize(
+    ("name", "key"), [("modle", "model"), ("trian", "train"), ("dat", "data"), ("loar", "lora"), ("eval", "evaluation")]
+)
 def test_a_misspelt_section_is_recognised(name: str, key: str) -> None:
     assert unknown_key((name,)).hint == f"did you mean {key}?"
 
 
 def test_each_key_that_another_tool_calls_otherwise_is_one_that_there_is() -> None:
     assert not [key for key in RENAMED.values() if annotation_at(tuple(key.split("."))) is None]
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("model.path", "model.name"),
+        ("model.id", "model.name"),
+        ("data.path", "data.sources"),
+        ("data.name", "data.sources"),
+        ("data.val", "data.validation"),
+        ("eval.steps", "evaluation.every"),
+        ("save.steps", "checkpoints.every"),
+        ("lora.target-modules", "lora.targets"),
+        ("output.dir", "output"),
+    ],
+)
+def test_a_key_below_a_section_is_what_others_call_with_an_underscore(key: str, meant: str) -> None:
+    assert unknown_key(tuple(key.split("."))).hint == f"did you mean {meant}?"

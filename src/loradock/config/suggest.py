@@ -13,6 +13,9 @@ from loradock.text.suggest import nearest, sentence
 NEAR = 0.7
 """How alike (`text.suggest`) a misspelt key is: most slips of one letter are above 0.8; adapter is to after 0.67."""
 
+SHORTEST = 3
+"""Letters of a key's beginning that says which it is."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Unknown:
@@ -31,6 +34,9 @@ def unknown_key(path: KeyPath) -> Unknown:
         section, _, rest = name.partition(".")
         return Unknown(what=what, hint=f"write {section}: {{{rest}: ...}}; dots are for --set", meant=name)
     plain = name.lower().replace("-", "_")
+    whole = dotted(path).lower().replace("-", "_").replace(".", "_")
+    if len(path) > 1 and whole in RENAMED:  # eval.steps is what others call eval_steps
+        return _did_you_mean(what, [RENAMED[whole]])
     if plain in EXPLAINED:
         return Unknown(what=what, hint=EXPLAINED[plain])
     if plain in RENAMED:
@@ -39,7 +45,7 @@ def unknown_key(path: KeyPath) -> Unknown:
     everywhere = [key.name for key in keys() if ".N." not in key.name]
     prefix = dotted(path[:-1]) + "." if len(path) > 1 else ""
     same_leaf = [key for key in everywhere if key.rpartition(".")[2] == plain]
-    sibling = nearest(plain, siblings, alike=NEAR)
+    sibling = nearest(plain, siblings, alike=NEAR) or _begun(plain, siblings)
     if candidates := same_leaf or ([prefix + sibling] if sibling else _near_anywhere(plain, everywhere)):
         return _did_you_mean(what, candidates)
     return Unknown(what=what, hint=_known(path[:-1], siblings))
@@ -61,6 +67,12 @@ def dotted(path: KeyPath) -> str:
 def _did_you_mean(what: str, found: list[str]) -> Unknown:
     meant = found[0] if len(found) == 1 else None
     return Unknown(what=what, hint=sentence(*found), meant=meant)
+
+
+def _begun(name: str, siblings: list[str]) -> str | None:
+    """The one key that begins with this name, of three letters at least: eval of evaluation."""
+    found = [key for key in siblings if key.startswith(name)]
+    return found[0] if len(name) >= SHORTEST and len(found) == 1 else None
 
 
 def _near_anywhere(name: str, everywhere: list[str]) -> list[str]:

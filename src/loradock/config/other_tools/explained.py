@@ -40,6 +40,8 @@ EXPLAINED = {
     "fsdp_config": "write train.parallel: fsdp; auto takes it where the model does not fit one GPU",
     "full_finetuning": "weights are not trained whole here, but for those of lora.modules_to_save",
     "gpus": "loradock launch --nproc N train run.yaml",
+    "accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
+    "grad_accum": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation_steps": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_checkpointing_kwargs": "the plan decides it: see train.checkpointing",
