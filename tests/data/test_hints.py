@@ -104,6 +104,7 @@ WORDS = {
     "sources.broken": "followed in the tests of rows in a key and of other encodings",
     "shards._unclear": "hands on what test_splits follows",
     "shards.of_directory": "followed in test_splits",
+    "shards.of_listing": "followed in test_remote",
     "shards._of_saved": "followed in test_splits",
     "shards._one_set": "followed in test_splits",
     "saved.files": "asks for a directory to be written or copied again",

@@ -18,7 +18,7 @@ from loradock.data.columns import Contents
 from loradock.data.pool import Row, Work, prepare_blocks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
-from loradock.data.read import chosen, digest, has_text, place_of, shown_files
+from loradock.data.read import chosen, digest, has_text, place_of, remote_files, shown_files
 from loradock.data.row_task import Task
 from loradock.data.skipped import Skipped
 from loradock.data.sources import samples
@@ -105,6 +105,7 @@ def prepare(
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
                 notes=tuple(shards.told(source, chosen(source), has_validation=bool(data.validation))),
+                remote_files=remote_files(source),
             )
             for source, (start, stop), content, contents in sources
         ),
