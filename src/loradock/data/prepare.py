@@ -174,7 +174,7 @@ def _build(
     special: Counter[str] = Counter()
     told: Counter[Remark] = Counter()
     conversations = cut = 0
-    has_rendered = False
+    good_rows = 0
     maker = _sha256(work.identity | {"version": PREPARATION_VERSION})
     earlier = Earlier.of(cache_dir, maker=maker)
     places: list[Place | None] = []
@@ -189,7 +189,7 @@ def _build(
                 for line, what in result.refused:
                     file, within = place_of(files, contents[index].starts, line)
                     refusals.add(BadRow(what=what, file=file, line=within))
-                has_rendered |= bool(len(chunk.lengths))
+                good_rows += chunk.samples
                 special += chunk.special_texts
                 conversations += chunk.conversations
                 told += remarks.of_source(chunk.remarks, index)
@@ -201,11 +201,15 @@ def _build(
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
-        if not has_rendered:
+        if not good_rows:
             work.check_refusals(refusals)
             problems.extend(skipped)
-        (skipped if data.skips and has_rendered else problems).extend(refusals)
-        problems.check(files=[file for source in data.sources for file in shown_files(source)])
+        (skipped if data.skips and good_rows else problems).extend(refusals)
+        problems.check(
+            files=[file for source in data.sources for file in shown_files(source)],
+            good_rows=good_rows,
+            max_dropped=data.max_dropped,
+        )
         facts = {
             "spans": spans,
             "contents": [each.as_dict() for each in contents],
