@@ -90,6 +90,10 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
     ],
     "preference.refuse_verdict": [([LIKED, {**LIKED, "thumbs_up": False}], {}, Completion("2+2?", "4"))],
     "formats/turns.messages_of": [([{"messages": json.dumps(TALK)}], {}, PLAIN)],
+    "formats/turns.conversation": [
+        ([{"messages": [*TALK, SAID]}], {}, PLAIN),
+        ([{"conversations": [{"from": "human", "value": "2+2?"}, {"from": "GPT", "value": "4"}, SAID]}], {}, PLAIN),
+    ],
 }
 """By the function that gives the hint: rows, the settings of their source, and what is rendered then."""
 

@@ -136,7 +136,7 @@ SMALLEST = OPTIMIZERS["paged_adamw_8bit"]
 
 MUON = (
     "Muon is left out: measured on LoRA's matrices it ends where AdamW does after equal steps, "
-    "at its best rate (bench/results/optimizer-log.md)"
+    "at its best rate (bench/results/fast-log.md)"
 )
 
 if TYPE_CHECKING:
