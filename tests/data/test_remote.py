@@ -9,6 +9,7 @@ import importlib
 import json
 import os
 import shutil
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from email.utils import formatdate
@@ -28,9 +29,19 @@ from loradock.config.load import load
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
 from loradock.data import remote, remote_folder, shards
-from loradock.data.read import chosen, digest, files, is_here, other_files, remote_files, shown_files
+from loradock.data.preference import liked_alone
+from loradock.data.read import chosen, digest, files, files_on_disk, is_here, other_files, remote_files, shown_files
 from loradock.data.sources import samples
-from loradock.errors import ConfigError, DataError, EnvironmentUnfit, HubError, InputMissing, NoCheckpoint, UsageError
+from loradock.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentUnfit,
+    HubError,
+    InputMissing,
+    NoCheckpoint,
+    Problem,
+    UsageError,
+)
 from loradock.machine import hub_access
 from loradock.training.run_dir import fetching, resume
 
@@ -493,6 +504,32 @@ def test_a_run_of_a_folder_records_its_files_and_names_what_changed(store: None,
     done = invoked("reproduce", str(tmp_path / "run"), "--check-only", "--json", "--fetch")
     assert {"name": "files", "was": "as recorded", "now": said, "changes": "results"} in json.loads(done.stdout)[
         "differences"
+    ]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("place", ["s3://bucket/rows/", "bucket/rows"])
+def test_commands_that_change_rows_name_files_that_are_on_this_machine(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
+    ending = json.dumps({"messages": [question, answer, question]}) + "\n"
+    held(tmp_path / "bucket" / "rows", a_jsonl=ending, b_jsonl=ending * 2)
+    monkeypatch.chdir(tmp_path)
+    source = SourceConfig(path=place)
+    _, problem = [*samples(source)][-1]
+    assert isinstance(problem, Problem)
+    assert (problem.file, problem.line) == (f"{place.rstrip('/')}/b.jsonl", 2)
+    subprocess.run(["bash", "-c", str(problem.hint)], check=True)
+    (row, _) = (tmp_path / "b.new.jsonl").read_text().splitlines()
+    assert json.loads(row) == {"messages": [question, answer]}
+    labelled = json.dumps({"prompt": "?", "completion": "!", "label": False}) + "\n"
+    held(tmp_path / "bucket" / "rows", a_jsonl=labelled + labelled.replace("false", "true"), b_jsonl=labelled)
+    forget()
+    hint = liked_alone({"label": True}, source, index=0, files=files_on_disk(source))
+    subprocess.run(["bash", "-c", hint.partition("the desirable ones: ")[2]], check=True)
+    assert [json.loads(line) for line in (tmp_path / "a.new.jsonl").read_text().splitlines()] == [
+        {"prompt": "?", "completion": "!"}
     ]
 
 

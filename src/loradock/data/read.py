@@ -30,8 +30,10 @@ __all__ = [
     "chosen",
     "digest",
     "files",
+    "files_on_disk",
     "has_text",
     "is_here",
+    "on_disk",
     "other_files",
     "place_of",
     "read",
@@ -107,6 +109,18 @@ def chosen(source: SourceConfig) -> Chosen:
     if not (path.is_dir() or path.is_file()):
         raise _no_file(source.path)
     return shards.of_directory(path, source) if path.is_dir() else shards.of_file(path, source)
+
+
+def on_disk(source: SourceConfig, file: str) -> str:
+    """Where a file lies that messages name (`shown_files`), for a command: of an address its copy."""
+    if not is_remote(source.path):
+        return file
+    return str(dict(zip(shown_files(source), files(source), strict=True))[file])
+
+
+def files_on_disk(source: SourceConfig) -> list[str]:
+    """The same of all its files; of a data set of the hub its name."""
+    return [on_disk(source, file) for file in shown_files(source)]
 
 
 def is_here(source: SourceConfig) -> bool:
