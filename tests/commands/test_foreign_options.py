@@ -61,3 +61,19 @@ def test_ours_among_them_stay_as_they_are_and_a_name_of_nobody_is_said_so() -> N
     done = CliRunner().invoke(cli, ["train", *words])
     assert "--frobnicate: no key here does it" in done.stderr
     assert "train run.yaml --set lora.dropout=0.1 --max-steps 5 --rank 8\n" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--optim adamw_8bit", "'--optim': --set train.optimizer=adamw_8bit"),
+        ("--optim=adafactor", "'--optim': --set train.optimizer=adafactor"),
+        ("--optim muon", "'--optim': muon: Muon is left out: measured on LoRA's matrices"),
+        ("--set train.optimizer=muon", "--set train.optimizer=auto; Muon is left out"),
+        ("--use_muon --lora_rank 8", "--use_muon: Muon is left out"),
+    ],
+)
+def test_one_option_is_answered_with_its_value_or_with_why_there_is_none(words: str, answer: str) -> None:
+    given = shlex.split(f"train --model base --data rows.jsonl {words}")
+    refused = CliRunner().invoke(cli, given)
+    assert answer in refused.output + str(refused.exception)

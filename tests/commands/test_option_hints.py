@@ -58,7 +58,7 @@ def test_an_option_of_other_trainers_is_answered_with_ours(option: str) -> None:
     done = CliRunner().invoke(cli, ["train", option, "16"])
     assert done.exit_code == 2
     assert f"No such option '{option}': " in done.stderr
-    assert MEANT[option] in done.stderr
+    assert any(text in done.stderr for text in (MEANT[option], MEANT[option].replace("=VALUE", "=16")))
     assert "Did you mean" not in done.stderr
 
 

@@ -90,6 +90,10 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
     ],
     "preference.refuse_verdict": [([LIKED, {**LIKED, "thumbs_up": False}], {}, Completion("2+2?", "4"))],
     "formats/turns.messages_of": [([{"messages": json.dumps(TALK)}], {}, PLAIN)],
+    "formats/turns.conversation": [
+        ([{"messages": [*TALK, SAID]}], {}, PLAIN),
+        ([{"conversations": [{"from": "human", "value": "2+2?"}, {"from": "GPT", "value": "4"}, SAID]}], {}, PLAIN),
+    ],
 }
 """By the function that gives the hint: rows, the settings of their source, and what is rendered then."""
 
@@ -104,6 +108,7 @@ WORDS = {
     "sources.broken": "followed in the tests of rows in a key and of other encodings",
     "shards._unclear": "hands on what test_splits follows",
     "shards.of_directory": "followed in test_splits",
+    "shards.of_listing": "followed in test_remote",
     "shards._of_saved": "followed in test_splits",
     "shards._one_set": "followed in test_splits",
     "saved.files": "asks for a directory to be written or copied again",

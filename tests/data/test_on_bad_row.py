@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -89,10 +90,29 @@ def test_the_first_look_passes_over_them_too(tmp_path: Path) -> None:
     assert str(refused.value.hint).endswith("; or --set data.on_bad_row=skip leaves them out")
 
 
+@pytest.mark.parametrize("bad", [2, 16])
+def test_what_the_hint_says_leaves_the_bad_rows_out_however_many_they_are(bad: int, tmp_path: Path) -> None:
+    file = written(tmp_path / "rows.jsonl", dict.fromkeys(range(1, bad + 1), BAD[11]))
+    stopped = shown(file, tmp_path / "cache")
+    settings = re.findall(r"--set (\S+)", str(getattr(stopped.exception, "hint", "")))
+    assert len(settings) == (1 if bad == 2 else 2)
+    assert shown(file, tmp_path / "cache", *settings).exit_code == 0
+
+
+def test_where_every_row_is_bad_none_is_said_to_be_left_out(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{BAD[11]}\n" * 3)
+    for settings in ([], ["data.on_bad_row=skip"]):
+        refused = shown(file, tmp_path / "cache", *settings)
+        assert getattr(refused.exception, "hint", "") == "fix or remove these rows, then run again"
+
+
 def test_more_than_may_be_dropped_end_the_run_and_the_hint_allows_them(tmp_path: Path) -> None:
     file = written(tmp_path / "rows.jsonl", dict.fromkeys(range(1, 16, 2), "{broken"))
     stopped = shown(file, tmp_path / "cache")
-    assert "--set data.on_bad_row=skip leaves them out" in str(getattr(stopped.exception, "hint", ""))
+    assert "--set data.on_bad_row=skip --set data.max_dropped=0.17 leaves" in str(
+        getattr(stopped.exception, "hint", "")
+    )
     refused = shown(file, tmp_path / "cache", "data.on_bad_row=skip")
     assert "8 of 48 rows (16.7%) are bad; data.on_bad_row skip leaves out 10% at most" in str(refused.exception)
     hint = str(getattr(refused.exception, "hint", ""))

@@ -7,8 +7,11 @@ import gzip
 import hashlib
 import importlib
 import json
+import os
+import shutil
+import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from email.utils import formatdate
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -18,18 +21,29 @@ import pytest
 from click.testing import CliRunner, Result
 from fsspec.implementations.local import LocalFileSystem
 from tiny import write_rows
-from whole_runs import train
+from whole_runs import Silent, train
 
 from loradock import demo
 from loradock.cli import cli
 from loradock.config.load import load
+from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
-from loradock.data import remote
-from loradock.data.read import digest, files, shown_files
+from loradock.data import remote, remote_folder, shards
+from loradock.data.preference import liked_alone
+from loradock.data.read import chosen, digest, files, files_on_disk, is_here, other_files, remote_files, shown_files
 from loradock.data.sources import samples
-from loradock.errors import ConfigError, EnvironmentUnfit, HubError, InputMissing, NoCheckpoint, UsageError
+from loradock.errors import (
+    ConfigError,
+    DataError,
+    EnvironmentUnfit,
+    HubError,
+    InputMissing,
+    NoCheckpoint,
+    Problem,
+    UsageError,
+)
 from loradock.machine import hub_access
-from loradock.training.run_dir import fetching
+from loradock.training.run_dir import fetching, resume
 
 SECRET = "hunter2hunter2"
 LOGIN = f"me:{SECRET}"
@@ -102,7 +116,8 @@ def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[str]:
 
 def forget() -> None:
     """As in a new process."""
-    remote._current.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    for each in (remote._current, remote_folder._listed, remote_folder._copies):  # pyright: ignore[reportPrivateUsage]
+        each.cache_clear()
 
 
 def prompts(path: str) -> list[str]:
@@ -317,6 +332,7 @@ def test_a_run_of_fetched_rows_is_repeated_by_fetching_them_where_a_person_allow
 @pytest.fixture
 def store(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Store, "root", str(tmp_path))
+    monkeypatch.setattr(Store, "reads", [])
     registry: Any = importlib.import_module("fsspec.registry")
     monkeypatch.setitem(registry._registry, "s3", Store)
 
@@ -335,8 +351,186 @@ def test_a_file_of_an_object_store_is_fetched_by_fsspec_and_again_when_its_versi
     assert len(prompts(source.path)) == 12
     with pytest.raises(InputMissing, match=r"s3://bucket/none\.jsonl is not there"):
         files(SourceConfig(path="s3://bucket/none.jsonl"))
-    with pytest.raises(InputMissing, match="is a folder of an object store"):
-        files(SourceConfig(path="s3://bucket"))
+
+
+def held(folder: Path, **texts: str) -> None:
+    """Files of a bucket's folder; `_` in a name is a dot."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in texts.items():
+        (folder / name.replace("_", ".")).write_text(text)
+
+
+def row(word: str) -> str:
+    return json.dumps({"prompt": word, "completion": "yes"}) + "\n"
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("", ["one", "two"]),  # by name, Markdown beside rows is a note
+        ("/*.jsonl", ["one", "two"]),
+        ("/**/*.jsonl", ["one", "two", "deep"]),
+        ("/a*.jsonl", ["one"]),
+    ],
+)
+def test_a_folder_of_an_object_store_is_read_as_one_of_a_disk(path: str, read: list[str], tmp_path: Path) -> None:
+    held(tmp_path / "bucket" / "rows", b_jsonl=row("two"), a_jsonl=row("one"), notes_md="text", config_json="{}")
+    held(tmp_path / "bucket" / "rows" / "z", c_jsonl=row("deep"))
+    for place in ("s3://bucket/rows", str(tmp_path / "bucket" / "rows")):
+        assert prompts(f"{place}{path}") == read
+    source = SourceConfig(path=f"s3://bucket/rows{path}")
+    local = SourceConfig(path=f"{tmp_path}/bucket/rows{path}")
+    assert digest(source) == digest(local)
+    assert [name.removeprefix("s3://") for name in shown_files(source)] == [
+        name.removeprefix(f"{tmp_path}/") for name in shown_files(local)
+    ]
+
+
+@pytest.mark.usefixtures("store")
+def test_what_is_no_set_of_rows_is_refused_as_on_a_disk_before_anything_is_fetched(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    held(bucket / "kinds", a_jsonl=row("a"), b_jsonl=row("b"), c_txt="text")
+    held(bucket / "splits", rows_jsonl=row("a"), test_jsonl=row("b"))
+    held(bucket / "deep" / "below", a_jsonl=row("a"))
+    held(bucket / "saved", state_json="{}")
+    held(bucket / "empty")
+    for name, (what, hint) in {
+        "kinds": ("several kinds of files (2 JSONL, 1 text)", "name those to train on: 's3://bucket/kinds/*.jsonl'"),
+        "splits": ("the files of several splits", "name those to read: --data s3://bucket/splits/rows.jsonl"),
+        "deep/": ("a directory without files of rows", "a pattern reads them: 's3://bucket/deep/**/*'"),
+        "saved": ("`datasets` saved", "copy it and name the copy: aws s3 cp --recursive s3://bucket/saved saved"),
+        "empty": ("a directory without files of rows", "known: "),
+        "none/": ("s3://bucket/none/ is not there", "check the address and the access rights"),
+        "kinds/*.csv": ("no file matches s3://bucket/kinds/*.csv", "list it: aws s3 ls s3://bucket/kinds/"),
+    }.items():
+        with pytest.raises((DataError, InputMissing)) as refused:
+            files(SourceConfig(path=f"s3://bucket/{name}"))
+        assert what in str(refused.value)
+        assert str(refused.value.hint).startswith(hint)
+    assert Store.reads == []
+    assert prompts("s3://bucket/kinds/*.jsonl") == ["a", "b"]  # what the hints say
+    assert prompts("s3://bucket/splits/rows.jsonl") == prompts("s3://bucket/deep/**/*") == ["a"]
+
+
+def test_a_folder_of_a_web_server_is_refused_for_it_has_no_list(server: str) -> None:
+    for path in (f"{server}/rows/", f"{server}/rows/*.jsonl"):
+        with pytest.raises(UsageError, match="a web server has no list of the files of a folder"):
+            files(SourceConfig(path=path))
+    assert Files.requests == []
+
+
+@pytest.mark.usefixtures("store")
+def test_only_files_that_changed_are_fetched_again_and_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bucket" / "rows"
+    held(folder, a_jsonl=row("a"), b_jsonl=row("b"), c_jsonl=row("c"))
+    source = SourceConfig(path="s3://bucket/rows/")
+    assert prompts(source.path) == ["a", "b", "c"]
+    before = remote_files(source)
+    assert [(each["name"], each["size_bytes"]) for each in before] == [
+        (f"s3://bucket/rows/{name}.jsonl", len(row("a"))) for name in "abc"
+    ]
+    held(folder, b_jsonl=row("other"), d_jsonl=row("d"))
+    (folder / "c.jsonl").unlink()
+    forget()
+    Store.reads.clear()
+    assert prompts(source.path) == ["a", "other", "d"]
+    assert sorted(Path(name).name for name in Store.reads) == ["b.jsonl", "d.jsonl"]
+    changes = "new: s3://bucket/rows/d.jsonl; gone: s3://bucket/rows/c.jsonl; changed: s3://bucket/rows/b.jsonl"
+    assert (
+        shards.told(source, chosen(source))[1] == f"warning: {source.path} has changed since it was listed ({changes})"
+    )
+    assert [*other_files([source], [{"path": source.path, "files": before}])] == [
+        f"s3://bucket/rows/ was other files ({changes})"
+    ]
+    assert is_here(source)
+    forget()
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert prompts(source.path) == ["a", "other", "d"]
+    with pytest.raises(HubError, match=r"s3://bucket/other/ is not in the cache, and HF_HUB_OFFLINE"):
+        files(SourceConfig(path="s3://bucket/other/"))
+    next((tmp_path / "cache").rglob("d.jsonl")).unlink()
+    forget()
+    assert not is_here(source)
+    with pytest.raises(HubError, match=r"d\.jsonl is not in the cache"):
+        files(source)
+
+
+@pytest.mark.usefixtures("store")
+def test_a_folder_that_is_written_while_it_is_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "bucket" / "rows"
+    whole = Store.get_file
+
+    def meanwhile(change: Callable[[], object]) -> str:
+        held(folder, a_jsonl=row("a"), b_jsonl=row("b"))
+        forget()
+        shutil.rmtree(tmp_path / "cache", ignore_errors=True)
+
+        def get_file(self: Store, path1: str, path2: str, callback: Any = None, **kwargs: Any) -> None:
+            whole(self, path1, path2)
+            if path1.endswith("a.jsonl"):
+                change()
+
+        monkeypatch.setattr(Store, "get_file", get_file)
+        with pytest.raises(HubError) as refused:
+            files(SourceConfig(path="s3://bucket/rows/"))
+        return refused.value.what
+
+    moving = "s3://bucket/rows/a.jsonl changed between the listing and the end of reading"
+    assert meanwhile(lambda: os.utime(folder / "a.jsonl", (1, 1))) == moving
+    assert meanwhile(lambda: (folder / "a.jsonl").unlink(missing_ok=True)) == moving
+
+
+def test_a_run_of_a_folder_records_its_files_and_names_what_changed(store: None, llama: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "bucket" / "rows"
+    folder.mkdir(parents=True)
+    shutil.copy(write_rows(tmp_path / "local.jsonl"), folder / "a.jsonl")
+    address: Any = "s3://bucket/rows/"
+    words: Any = {"model": llama, "data": [address]}
+    record = train(tmp_path / "run", "train.max_steps=1", "train.global_batch=2", **words).record
+    (recorded,) = record["data"]["sources"][0]["files"]
+    assert recorded["sha256"] == record["data"]["sources"][0]["sha256"]
+    shutil.copy(write_rows(tmp_path / "more.jsonl", rows=9, seed=1), folder / "b.jsonl")
+    forget()
+    said = "s3://bucket/rows/ was other files (new: s3://bucket/rows/b.jsonl)"
+    for _ in range(2):  # a resume that is refused leaves the record as it was
+        view = Silent()
+        with pytest.raises(NoCheckpoint):
+            train(tmp_path / "run", "train.max_steps=2", "train.global_batch=2", allowed=["train."], view=view, **words)
+        assert f"warning: {said}" in view.stages
+    with pytest.raises(NoCheckpoint) as refused:
+        resume.check_rows(RunConfig.model_validate(record["config"]), record, tmp_path / "run")
+    assert said in str(refused.value)
+    done = invoked("reproduce", str(tmp_path / "run"), "--check-only", "--json", "--fetch")
+    assert {"name": "files", "was": "as recorded", "now": said, "changes": "results"} in json.loads(done.stdout)[
+        "differences"
+    ]
+
+
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize("place", ["s3://bucket/rows/", "bucket/rows"])
+def test_commands_that_change_rows_name_files_that_are_on_this_machine(
+    place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question, answer = {"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}
+    ending = json.dumps({"messages": [question, answer, question]}) + "\n"
+    held(tmp_path / "bucket" / "rows", a_jsonl=ending, b_jsonl=ending * 2)
+    monkeypatch.chdir(tmp_path)
+    source = SourceConfig(path=place)
+    _, problem = [*samples(source)][-1]
+    assert isinstance(problem, Problem)
+    assert (problem.file, problem.line) == (f"{place.rstrip('/')}/b.jsonl", 2)
+    subprocess.run(["bash", "-c", str(problem.hint)], check=True)
+    (row, _) = (tmp_path / "b.new.jsonl").read_text().splitlines()
+    assert json.loads(row) == {"messages": [question, answer]}
+    labelled = json.dumps({"prompt": "?", "completion": "!", "label": False}) + "\n"
+    held(tmp_path / "bucket" / "rows", a_jsonl=labelled + labelled.replace("false", "true"), b_jsonl=labelled)
+    forget()
+    hint = liked_alone({"label": True}, source, index=0, files=files_on_disk(source))
+    subprocess.run(["bash", "-c", hint.partition("the desirable ones: ")[2]], check=True)
+    assert [json.loads(line) for line in (tmp_path / "a.new.jsonl").read_text().splitlines()] == [
+        {"prompt": "?", "completion": "!"}
+    ]
 
 
 def test_a_store_whose_package_is_missing_says_what_to_install(server: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from loradock import demo
 from loradock.cli import cli
 from loradock.config.load import Loaded
 from loradock.config.schema import RunConfig
@@ -136,3 +137,17 @@ def test_a_run_without_text_files_has_no_such_field(tmp_path: Path) -> None:
     record = recorded_before(tmp_path / "run", asked("rows.jsonl"))
     assert resume.same(asked("rows.jsonl"), record, allowed=(), directory=tmp_path) == {}
     assert "data.text" not in fingerprint.of_config(asked("rows.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "learned"),
+    [
+        ("book.txt", "One line of a book.\n" * 9, "whole texts"),
+        ("rows.jsonl", '{"prompt": "a", "completion": "b"}\n' * 9, "assistant turns and completions, not prompts"),
+    ],
+)
+def test_it_is_told_whether_whole_texts_are_learned(name: str, content: str, learned: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text(content)
+    words = ("data", "show", "--model", str(Path(demo.__file__).parent / "base"), "--data", str(tmp_path / name))
+    shown = CliRunner().invoke(cli, [*words, "--set", f"data.cache={tmp_path / 'cache'}"])
+    assert f"%): {learned} (data.loss auto)" in shown.output

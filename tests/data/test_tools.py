@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 from data.test_columns import loaded, written
 from data.tool_templates import END_TOKENS, FAMILIES, HERMES, Family, expected
@@ -14,6 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.duplicates import Fingerprints
 from loradock.data.formats.base import Conversation, Message, ToolCall
 from loradock.data.formats.fields import RowError
+from loradock.data.formats.turns import messages_of
 from loradock.data.remarks import CUT
 from loradock.data.render import Renderer
 from loradock.data.templates import ChatTemplate, named
@@ -352,3 +354,23 @@ def test_rows_with_other_calls_are_no_copies_of_each_other() -> None:
         fingerprints.add(Conversation((Message("user", "Rain?"), call)))
     first, second, third = fingerprints.whole
     assert first == third != second
+
+
+def test_keys_that_parquet_adds_to_calls_and_definitions_are_none_of_theirs(tmp_path: Path) -> None:
+    """Arrow gives the arguments of each call the keys of all calls, as null."""
+
+    def row(name: str, argument: str) -> dict[str, Any]:
+        call = {"type": "function", "function": {"name": name, "arguments": {argument: "x"}}}
+        known = {"name": name, "parameters": {"type": "object", "properties": {argument: {"type": "string"}}}}
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": None, "tool_calls": [call]}]
+        return {"tools": [{"type": "function", "function": known}], "messages": turns}
+
+    rows = [row("weather", "city"), row("clock", "zone")]
+    file = tmp_path / "rows.parquet"
+    datasets.Dataset.from_list(rows).to_parquet(file)
+    assert loaded(file) == loaded(written(tmp_path / "rows.jsonl", *rows))
+
+
+def test_names_of_roles_are_known_in_capitals_too() -> None:
+    turns = messages_of([{"role": "User", "content": "?"}, {"role": "ASSISTANT", "content": "!"}], "messages")
+    assert [turn.role for turn in turns] == ["user", "assistant"]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 ADAMW = {"lr": "learning_rate", "betas": "betas", "eps": "eps", "weight_decay": "weight_decay"}
 """AdamW's hyperparameters (Loshchilov and Hutter 2019), by torch's names -> keys of `train`."""
-LION = {"lr": "learning_rate", "weight_decay": "weight_decay"}
-"""Lion's (Chen et al. 2023): its betas are its own, 0.9 and 0.99."""
+RATE_AND_DECAY = {"lr": "learning_rate", "weight_decay": "weight_decay"}
+"""Those of Lion (Chen et al. 2023), whose betas are its own, 0.9 and 0.99, and of Adafactor."""
 FLOAT32_BITS = 32
 BYTES_IN_8_BITS = 2 + 2 * 4 / 256
 """Of both moments of a weight: each has a float32 scale for a block of 256 (Dettmers et al. 2022)."""
@@ -105,12 +105,27 @@ OPTIMIZERS: dict[str, Optimizer] = {
             module="bitsandbytes.optim",
             kind="Lion",
             options={"optim_bits": 32, "is_paged": False, "betas": (0.9, 0.99)},
-            hyperparameters=LION,
+            hyperparameters=RATE_AND_DECAY,
             engines=("peft",),
             tolerance=1e-4,
             instead="adamw",
             state_bytes=4.0,
             device_bytes=4,
+        ),
+        Optimizer(
+            # Shazeer and Stern 2018 without their rule for the rate, as other trainers have it: the rate is the run's.
+            # Of a matrix of LoRA it keeps a mean of each row and column: below a byte a weight from rank 4 on.
+            name="adafactor",
+            title="Adafactor",
+            module="transformers.optimization",
+            kind="Adafactor",
+            options={"scale_parameter": False, "relative_step": False, "warmup_init": False},
+            hyperparameters=RATE_AND_DECAY,
+            engines=("peft",),
+            tolerance=1e-4,
+            instead="adamw",
+            state_bytes=1.0,
+            device_bytes=1,
         ),
     )
 }
@@ -118,6 +133,11 @@ DEFAULT = OPTIMIZERS["adamw_fused"]
 """What "auto" comes to."""
 SMALLEST = OPTIMIZERS["paged_adamw_8bit"]
 """What it comes to where memory demands it."""
+
+MUON = (
+    "Muon is left out: measured on LoRA's matrices it ends where AdamW does after equal steps, "
+    "at its best rate (bench/results/fast-log.md)"
+)
 
 if TYPE_CHECKING:
     OptimizerName = str

@@ -22,14 +22,20 @@ FLAGS = {key: flag for flag, key in SHORTCUTS.items()} | {SOURCE: "--data"}
 
 
 def answered(args: Sequence[str], command: click.Command, context: click.Context) -> click.UsageError | None:
-    """What to type in the place of several options that are none of this command's; None for fewer than two."""
+    """What to type in the place of options that are none of this command's.
+
+    None for none, and for a single one of which no value is known, or all that there is to say without its value.
+    """
     ours, theirs = separated(args, command)
-    if len(theirs) < 2:
+    if not theirs:
         return None
     values = {name.lstrip("-").lower().replace("-", "_"): value for name, value in theirs.items()}
     translation = (recognised(values) or TOOLS["trl"]).translate(values, folder=Path())
     typed = {key: value for key, value in translation.values.items() if _is_given(value, values)}
     typed |= _rows(values, typed)
+    if len(theirs) == 1:
+        (option,), (given,) = theirs, values.items()
+        return _of_one(option, given, translation, typed, command, context)
     lines = [f"No such options: {', '.join(theirs)}"]
     for option, name in zip(theirs, values, strict=True):
         own = [_typed(key, value.value) for key, value in typed.items() if name in value.origin.split(" ")]
@@ -37,6 +43,25 @@ def answered(args: Sequence[str], command: click.Command, context: click.Context
     words = [*(shlex.quote(word) for word in ours), *(_typed(key, value.value) for key, value in typed.items())]
     lines.append(f"All together: {' '.join((context.command_path, *words))}")
     return click.UsageError("\n".join(lines), ctx=context)
+
+
+def _of_one(
+    option: str,
+    given: tuple[str, Any],
+    translation: Translation,
+    typed: Mapping[str, Value],
+    command: click.Command,
+    context: click.Context,
+) -> click.UsageError | None:
+    """The same for a single one: its value as ours, or why ours has none, where else only a key would be named."""
+    (name, value), hint = given, hint_of(option, command) or ""
+    if not hint.endswith("=VALUE"):
+        return None
+    own = [_typed(key, ours.value) for key, ours in typed.items() if f"--set {key}=VALUE" == hint]
+    reason = translation.left.get(name) or ""
+    if reason.startswith(f"{value}: "):  # it is the value that there is not, and not the key
+        own.append(reason)
+    return click.UsageError(f"No such option '{option}': {' '.join(own)}", ctx=context) if own else None
 
 
 def separated(args: Sequence[str], command: click.Command) -> tuple[list[str], dict[str, Any]]:

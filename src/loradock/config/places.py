@@ -54,8 +54,14 @@ def cache_directory(directory: str | None) -> Path:
 
 
 def is_remote(path: str) -> bool:
-    """Whether a path is the address of a file of the web or of an object store."""
+    """Whether a path is an address of the web or of an object store."""
     return path.startswith(REMOTE)
+
+
+def written(path: Path) -> str:
+    """A path as it is typed: of an address it holds one slash less."""
+    scheme, _, rest = str(path).partition(":/")
+    return f"{scheme}://{rest}" if f"{scheme}://" in REMOTE and rest else str(path)
 
 
 def has_credential(path: str) -> bool:

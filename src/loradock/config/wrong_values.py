@@ -9,6 +9,7 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
+from loradock.catalog import optimizers
 from loradock.catalog.objectives.preference import LOSSES
 from loradock.config.fields import accepts, annotation_at, choices, item_of, section_of, takes
 from loradock.config.other_tools import preference
@@ -30,6 +31,7 @@ LEFT_OUT = {
     "and the plan reckons with ranks before a row is read",
     ("lora.init", "loftq"): "--set lora.init=default; LoftQ is not built: PEFT's for NF4 leaves out the scale "
     "alpha / rank, and at 2, the default, brings the base no nearer to its unquantised weights",
+    ("train.optimizer", "muon"): f"--set train.optimizer=auto; {optimizers.MUON}",
     ("objective", "sft"): "--set objective=supervised, which is the default",
     ("objective", "rm"): "--set objective=reward",
     **{("objective", loss): f"--set objective=preference --set preference.loss={loss}" for loss in LOSSES},

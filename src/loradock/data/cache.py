@@ -69,6 +69,11 @@ class Chunk:
     remarks: Counter[Remark] = field(default_factory=Counter)
     cut: int = 0
 
+    @property
+    def samples(self) -> int:
+        """How many samples begin in it."""
+        return int(np.isin(self.roles, BEGINNING).sum())
+
 
 @contextlib.contextmanager
 def writing(place: Path) -> Iterator[None]:
@@ -127,7 +132,7 @@ class EntryWriter:
         self.rows += len(chunk.lengths)
         self.tokens += len(chunk.ids)
         self.learned_tokens += int(chunk.learned.sum())
-        self.samples += int(np.isin(chunk.roles, BEGINNING).sum())
+        self.samples += chunk.samples
 
     def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
         data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data

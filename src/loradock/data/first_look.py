@@ -21,12 +21,15 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
     sources = [source for source in (*data.sources, *held_out_files(data)) if not hub.is_hub(source.path)]
-    problems, until = Problems(can_skip=True), time.monotonic() + seconds
+    problems, good_rows, until = Problems(can_skip=True), 0, time.monotonic() + seconds
     for index, source in enumerate(sources):
         for _, sample in samples(source, index=index):
             if isinstance(sample, Problem):
                 if not (data.skips and isinstance(sample, BadRow)):
                     problems.add(sample)
-            elif not problems.count and time.monotonic() > until:
+                continue
+            good_rows += 1
+            if not problems.count and time.monotonic() > until:
                 return
-    problems.check(files=[source.path for source in sources])
+    files = [source.path for source in sources]
+    problems.check(files=files, good_rows=good_rows, max_dropped=data.max_dropped)

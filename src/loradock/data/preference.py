@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats.fields import Row, RowError, RowsChange, is_list, is_object
 from loradock.data.formats.guess import setting
@@ -42,16 +44,16 @@ def refuse_pairs(row: Row, source: SourceConfig, *, index: int) -> None:
             raise Preference(what, hint=hint, change=_one_turn(row, better, worse))
 
 
-def instead(row: Row, source: SourceConfig, *, index: int, file: str) -> str:
+def instead(row: Row, source: SourceConfig, *, index: int, files: Sequence[str]) -> str:
     """What to type where preference data are to be learned without preferences: the better answers alone."""
     better, worse = (source.fields.get(name, name) for name in (CHOSEN, REJECTED))
     if "rejected_response" not in row and not {better, worse} <= {*row}:
-        return f"leave the file out (data.sources.{index}: {file})"
+        return f"leave the file out (data.sources.{index}: {source.path})"
     if better not in row or worse not in row:
         return f"to learn the chosen answers alone: --set 'data.sources.{index}.ignore=[rejected_response]'"
     alone = only_the_better(row, better, worse, source, index=index)
     change = _one_turn(row, better, worse)
-    return f"{alone}: {command_on(file, change)}" if change else alone
+    return f"{alone}: {command_on(files[0], change, more=files[1:])}" if change else alone
 
 
 def refuse_verdict(row: Row, *, index: int, first: Row, place: str) -> None:
@@ -75,11 +77,11 @@ def refuse_verdict(row: Row, *, index: int, first: Row, place: str) -> None:
             )
 
 
-def liked_alone(row: Row, source: SourceConfig, *, index: int) -> str:
+def liked_alone(row: Row, source: SourceConfig, *, index: int, files: Sequence[str]) -> str:
     """What to type where labelled answers are to be learned without their labels: the desirable ones, or all."""
     column = source.fields.get("label") or next((name for name in VERDICTS if name in row), VERDICTS[0])
     everything = f"--set 'data.sources.{index}.ignore=[{column}]' learns all answers"
-    return f"{everything}, or keep the desirable ones: {command_on(source.path, _liked(column))}"
+    return f"{everything}, or keep the desirable ones: {command_on(files[0], _liked(column), more=files[1:])}"
 
 
 def _liked(column: str) -> RowsChange:

@@ -18,7 +18,7 @@ from loradock.data.columns import Contents
 from loradock.data.pool import Row, Work, prepare_blocks
 from loradock.data.prepared import Prepared, PreparedSource
 from loradock.data.problems import BadRow, Problems
-from loradock.data.read import chosen, digest, has_text, place_of, shown_files
+from loradock.data.read import chosen, digest, has_text, place_of, remote_files, shown_files
 from loradock.data.row_task import Task
 from loradock.data.skipped import Skipped
 from loradock.data.sources import samples
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 6
-NEW = "prepared data are made again: version 6 masks results of tools that a template names (Gemma 4), else as before"
+PREPARATION_VERSION = 7
+NEW = "prepared data are made again: version 7 leaves out what Parquet adds to calls of tools, else as before"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 BYTES_PER_WORKER = 16 << 20
 WORKER_MEMORY_BYTES = 768 << 20
@@ -105,6 +105,7 @@ def prepare(
                 files=tuple(shown_files(source)),
                 contents=Contents.of(contents),
                 notes=tuple(shards.told(source, chosen(source), has_validation=bool(data.validation))),
+                remote_files=remote_files(source),
             )
             for source, (start, stop), content, contents in sources
         ),
@@ -173,7 +174,7 @@ def _build(
     special: Counter[str] = Counter()
     told: Counter[Remark] = Counter()
     conversations = cut = 0
-    has_rendered = False
+    good_rows = 0
     maker = _sha256(work.identity | {"version": PREPARATION_VERSION})
     earlier = Earlier.of(cache_dir, maker=maker)
     places: list[Place | None] = []
@@ -188,7 +189,7 @@ def _build(
                 for line, what in result.refused:
                     file, within = place_of(files, contents[index].starts, line)
                     refusals.add(BadRow(what=what, file=file, line=within))
-                has_rendered |= bool(len(chunk.lengths))
+                good_rows += chunk.samples
                 special += chunk.special_texts
                 conversations += chunk.conversations
                 told += remarks.of_source(chunk.remarks, index)
@@ -200,11 +201,15 @@ def _build(
                 if progress:
                     progress(entry.rows, entry.tokens)
             spans.append((start, entry.rows))
-        if not has_rendered:
+        if not good_rows:
             work.check_refusals(refusals)
             problems.extend(skipped)
-        (skipped if data.skips and has_rendered else problems).extend(refusals)
-        problems.check(files=[file for source in data.sources for file in shown_files(source)])
+        (skipped if data.skips and good_rows else problems).extend(refusals)
+        problems.check(
+            files=[file for source in data.sources for file in shown_files(source)],
+            good_rows=good_rows,
+            max_dropped=data.max_dropped,
+        )
         facts = {
             "spans": spans,
             "contents": [each.as_dict() for each in contents],

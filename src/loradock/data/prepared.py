@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,7 +30,8 @@ class PreparedSource:
     """One source: its rows are `[start, stop)`; an epoch sees each `weight` times.
 
     `files`: as messages name them. `contents`: its format, what it holds beside that, and where its files begin.
-    `notes`: sentences about which files are read, and how.
+    `notes`: sentences about which files are read, and how. `remote_files`: name, size and digest of the files of a
+    folder of an object store.
     """
 
     path: str
@@ -40,6 +42,7 @@ class PreparedSource:
     files: tuple[str, ...]
     contents: Contents
     notes: tuple[str, ...] = ()
+    remote_files: Sequence[Mapping[str, Any]] = ()
 
     def place(self, line: int) -> str:
         """`file:line` of a line counted on over the files (see `lines`)."""
@@ -52,6 +55,7 @@ class PreparedSource:
             "rows": self.stop - self.start,
             "sha256": self.digest,
             "weight": self.weight,
+            **({"files": [*self.remote_files]} if self.remote_files else {}),
             "format": self.contents.format,
             "unused_columns": [asdict(column) for column in self.contents.unused],
         }

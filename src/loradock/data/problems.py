@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -9,7 +10,7 @@ from loradock.errors import DataError, Problem
 
 PROBLEMS_KEPT = 1000
 PLACES_SHOWN = 3
-SKIP = "--set data.on_bad_row=skip leaves them out"
+SKIP_BAD = "--set data.on_bad_row=skip"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +48,11 @@ class Problems:
         for kind, problem in others.kinds.items():
             self.kinds.setdefault(kind, problem)
 
-    def check(self, *, files: Sequence[str]) -> None:
-        """DataError where there were any, in the order of `files` and their lines."""
+    def check(self, *, files: Sequence[str], good_rows: int | None = None, max_dropped: float = 1.0) -> None:
+        """DataError where there were any, in the order of `files` and their lines.
+
+        `good_rows`: how many more can be learned, of which the hint takes what leaving out the bad ones needs.
+        """
         if not self.count:
             return
         noun = "problem" if self.count == 1 else "problems"
@@ -58,5 +62,10 @@ class Problems:
         are_rows = all(isinstance(problem, BadRow) for problem in in_order)
         hint = "do what stands in brackets" if all(hints) else "fix or remove these rows"
         hint = "add the options in brackets" if all("--set " in each for each in hints) else hint
-        hint = f"{hint}, then run again" + f"; or {SKIP}" * (are_rows and self.can_skip and not all(hints))
+        if are_rows and self.can_skip and not all(hints) and good_rows != 0:
+            share = self.count / (self.count + good_rows) if good_rows else 0
+            more = f" --set data.max_dropped={math.ceil(share * 100) / 100:g}" if share > max_dropped else ""
+            hint = f"{hint}, then run again; or {SKIP_BAD}{more} leaves them out"
+        else:
+            hint = f"{hint}, then run again"
         raise DataError(f"{self.count} {noun} in the data", hint=hint, problems=in_order)

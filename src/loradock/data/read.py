@@ -7,14 +7,15 @@ import hashlib
 import os
 import shlex
 from bisect import bisect_left
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
-from loradock.config.places import is_remote
+from loradock.config.places import is_remote, written
 from loradock.config.sections.data import SourceConfig, TextUnit
-from loradock.data import remote, shards
+from loradock.data import remote, remote_folder, shards
 from loradock.data.readers import Damaged, Reader, Record, foreign, hub, known_suffixes, reader_of
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
@@ -24,7 +25,21 @@ from loradock.files import regular
 from loradock.files.system_errors import machine_error
 from loradock.text.suggest import did_you_mean
 
-__all__ = ["Record", "chosen", "digest", "files", "has_text", "place_of", "read", "shown_files"]
+__all__ = [
+    "Record",
+    "chosen",
+    "digest",
+    "files",
+    "files_on_disk",
+    "has_text",
+    "is_here",
+    "on_disk",
+    "other_files",
+    "place_of",
+    "read",
+    "remote_files",
+    "shown_files",
+]
 
 
 SHOWN_CHARACTERS = 100
@@ -62,7 +77,9 @@ def place_of(files: Sequence[str], starts: Sequence[int], line: int | None) -> t
 def shown_files(source: SourceConfig) -> list[str]:
     """The source's files as messages name them: a file that the configuration names is named as it does."""
     if is_remote(source.path):
-        return [remote.address(source.path)]
+        listing = remote_folder.listing(source)
+        addresses = shards.of_listing(listing, source).files if listing else ()
+        return [written(path) for path in addresses] or [remote.address(source.path)]
     paths = files(source)
     return [str(path) for path in paths] if paths and paths != [Path(source.path)] else [source.path]
 
@@ -76,6 +93,10 @@ def chosen(source: SourceConfig) -> Chosen:
     """The same with what lies beside them and is not read."""
     if hub.is_hub(source.path):
         return Chosen(files=[])
+    listing = remote_folder.listing(source) if is_remote(source.path) else None
+    if listing:
+        addresses = shards.of_listing(listing, source)
+        return replace(addresses, files=remote_folder.copies(source, addresses.files), addresses=addresses.files)
     path = remote.local_file(source) if is_remote(source.path) else Path(source.path)
     try:
         is_there = path.exists()
@@ -88,6 +109,48 @@ def chosen(source: SourceConfig) -> Chosen:
     if not (path.is_dir() or path.is_file()):
         raise _no_file(source.path)
     return shards.of_directory(path, source) if path.is_dir() else shards.of_file(path, source)
+
+
+def on_disk(source: SourceConfig, file: str) -> str:
+    """Where a file lies that messages name (`shown_files`), for a command: of an address its copy."""
+    if not is_remote(source.path):
+        return file
+    return str(dict(zip(shown_files(source), files(source), strict=True))[file])
+
+
+def files_on_disk(source: SourceConfig) -> list[str]:
+    """The same of all its files; of a data set of the hub its name."""
+    return [on_disk(source, file) for file in shown_files(source)]
+
+
+def is_here(source: SourceConfig) -> bool:
+    """Whether all that is read of a source at an address was fetched to this machine, without asking anybody."""
+    if listing := remote_folder.known_listing(source):
+        files = shards.of_listing(listing, source).files
+        return remote_folder.known_copies(source, files) is not None
+    return remote.local_copy(source) is not None
+
+
+def remote_files(source: SourceConfig) -> list[dict[str, Any]]:
+    """Name, size and SHA-256 of each file of an object store's folder or pattern; nothing of any other source."""
+    if not is_remote(source.path) or remote_folder.listing(source) is None:
+        return []
+    copies = chosen(source)
+    return [
+        {"name": written(address), "size_bytes": file.stat().st_size, "sha256": content}
+        for address, file, content in zip(copies.addresses, copies.files, _digests(source), strict=True)
+    ]
+
+
+def other_files(sources: Sequence[SourceConfig], recorded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Of each source that is a folder of an object store what it has otherwise than its record says."""
+    for source, record in zip(sources, recorded, strict=False):
+        if source.path == record["path"] and "files" in record:
+            former, current = (
+                {file["name"]: file["sha256"] for file in files} for files in (record["files"], remote_files(source))
+            )
+            if changes := remote_folder.difference(former, current):
+                yield f"{source.path} was other files ({changes})"
 
 
 def has_text(source: SourceConfig) -> bool:
@@ -103,6 +166,12 @@ def digest(source: SourceConfig) -> str:
     """
     if hub.is_hub(source.path):
         return hub.identity(source)
+    digests = _digests(source)
+    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+
+
+def _digests(source: SourceConfig) -> list[str]:
+    """That of each file."""
     digests: list[str] = []
     for path in files(source):
         with closing(_open(path, source.path)) as stream:
@@ -110,7 +179,7 @@ def digest(source: SourceConfig) -> str:
                 digests.append(hashlib.file_digest(stream, "sha256").hexdigest())  # pyright: ignore[reportArgumentType]
             except OSError as error:
                 raise StorageError(f"reading {source.path} failed: {error}") from error
-    return digests[0] if len(digests) == 1 else hashlib.sha256("\n".join(digests).encode()).hexdigest()
+    return digests
 
 
 def _of_hub(source: SourceConfig, starts: list[int]) -> Iterator[Record]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+from collections.abc import Sequence
 from pathlib import Path
 
 from loradock.data.formats.fields import RowsChange
@@ -24,18 +25,19 @@ LOADED = {
 SETTING = re.compile(r"--set (?:'([^']+)'|([^\s,]+))")
 
 
-def command_on(file: str, change: RowsChange) -> str:
-    """The command that writes the changed rows of a file to a new one, in the working directory."""
+def command_on(file: str, change: RowsChange, *, more: Sequence[str] = ()) -> str:
+    """The command that writes the changed rows of a file, and of more of its kind, to a new one where it is typed."""
     reader, _ = reader_of(file) or (None, "")
     if reader is not None and reader.name in LOADED:
         made = f"{Path(file).name.partition('.')[0]}.new.jsonl"
-        opened = f"datasets.Dataset.{LOADED[reader.name].format(file)}"
+        opened = ", ".join(f"datasets.Dataset.{LOADED[reader.name].format(each)}" for each in (file, *more))
+        opened = f"datasets.concatenate_datasets([{opened}])" if more else opened
         method = change.method.replace("COLUMN", repr(change.column))
         return f"python -c {shlex.quote(f'import datasets, pandas; {opened}.{method}.to_json({made!r})')}"
     program = change.jq.replace("COLUMN", f"[{json.dumps(change.column, ensure_ascii=False)}]")
     if reader is not None and reader.name == "JSON":
         program = f'if type == "array" then .[] else . end | {program}'
-    return _filtered(file, f"jq -c {shlex.quote(program)}", suffix=".jsonl")
+    return _filtered(file, f"jq -c {shlex.quote(program)}", suffix=".jsonl", more=more)
 
 
 def mending(file: str, problem: str | None) -> str | None:
@@ -65,8 +67,8 @@ def in_the_file(hint: str | None) -> RowsChange | None:
     return RowsChange(column="", jq=program, method=f"rename_columns({renamed}).remove_columns({left})")
 
 
-def _filtered(file: str, filter: str, *, suffix: str) -> str:
+def _filtered(file: str, filter: str, *, suffix: str, more: Sequence[str] = ()) -> str:
     _, compression = reader_of(file) or (None, "")
     end = suffix or Path(file[: len(file) - len(compression)]).suffix
     made = f"{Path(file).name.partition('.')[0]}.new{end}"
-    return f"{UNPACKED[compression]} {shlex.quote(file)} | {filter} > {shlex.quote(made)}"
+    return f"{UNPACKED[compression]} {shlex.join((file, *more))} | {filter} > {shlex.quote(made)}"

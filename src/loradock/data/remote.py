@@ -2,6 +2,8 @@
 
 Each start asks once whether the file is still the one that was fetched (its ETag or time), and fetches it again where
 it is not, or where the server cannot say. A run's record has the digest of the content, so another one is noticed.
+Of a folder or a pattern of an object store each file is kept as if it were named by itself, and what was listed last
+is noted beside them (`remote_folder`).
 """
 
 from __future__ import annotations
@@ -11,14 +13,15 @@ import hashlib
 import json
 import netrc
 import os
-from collections.abc import Iterator, Mapping
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from loradock.config.places import NO_CREDENTIAL, cache_directory, has_credential
+from loradock.config.places import NO_CREDENTIAL, cache_directory, has_credential, written
 from loradock.config.sections.data import SourceConfig
 from loradock.data.readers.base import CHUNK_BYTES
 from loradock.errors import EnvironmentUnfit, HubError, InputMissing, LoradockError, UsageError
@@ -34,6 +37,11 @@ if TYPE_CHECKING:
 
 PACKAGES = {"s3": ("s3fs", "aws s3 cp {} ."), "gs": ("gcsfs", "gcloud storage cp {} .")}
 """Of object stores: the package that reads them, and what copies a file without it."""
+TOOLS = {
+    "s3": ("aws s3 ls {}", "aws s3 cp --recursive {} {}"),
+    "gs": ("gcloud storage ls {}", "gcloud storage cp --recursive {} {}"),
+}
+"""Of object stores: what lists a folder, and what copies one to a new folder."""
 VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
 """What a web server says of a file's version, and the header that asks for another one."""
 VERSION = ("ETag", "etag", "LastModified", "updated", "mtime", "generation", "md5Hash", "size")
@@ -57,20 +65,30 @@ def local_file(source: SourceConfig) -> Path:
     InputMissing for a file that is not there or that nobody may read, HubError where the server does not answer or the
     network is switched off, EnvironmentUnfit for a package that is missing, and what the cache's disk ends with.
     """
-    if has_credential(source.path):
+    refuse_credential(source.path)
+    return _current(source.path, cache_of(source)).file
+
+
+def refuse_credential(path: str) -> None:
+    """UsageError for an address that holds what nobody else may see."""
+    if has_credential(path):
         raise UsageError("an address holds a credential, and addresses are shown and recorded", hint=NO_CREDENTIAL)
-    return _current(source.path, cache_directory(source.cache) / "remote").file
+
+
+def cache_of(source: SourceConfig) -> Path:
+    """Where the copies of a source lie."""
+    return cache_directory(source.cache) / "remote"
 
 
 def local_copy(source: SourceConfig) -> Path | None:
     """The copy on this machine, without asking anybody; None where there is none."""
-    copy = _known(source.path, cache_directory(source.cache) / "remote")
+    copy = known(source.path, cache_of(source))
     return copy and copy.file
 
 
 def notes(source: SourceConfig) -> list[str]:
     """What a person is told of a fetched file: where it lies, and that it is another one than before."""
-    copy = _current(source.path, cache_directory(source.cache) / "remote")
+    copy = _current(source.path, cache_of(source))
     lines = [f"{source.path}: read from {copy.file} ({size_text(copy.size_bytes)})"]
     if copy.former:
         lines.append(f"warning: {source.path} has changed since it was fetched; what it held then is {copy.former}")
@@ -84,21 +102,50 @@ def address(path: str) -> str:
 
 @functools.cache  # a process reads one content from beginning to end
 def _current(url: str, folder: Path) -> Copy:
-    known = _known(url, folder)
+    copy = known(url, folder)
     if switches := hub_access.switches(os.environ):
-        if known:
-            return known
-        what = f"{url} is not in the cache, and {' or '.join(switches)} switches the network off"
-        raise HubError(what, hint=f"unset {' '.join(switches)}; or fetch it elsewhere, and name the file")
-    scheme = urlsplit(url).scheme
-    fetch = _by_store if scheme in PACKAGES else _by_web
+        if copy:
+            return copy
+        raise switched_off(url, switches)
+    return fetched(url, folder, _by_store if is_store(url) else _by_web)
+
+
+def switched_off(url: str, switches: Sequence[str]) -> HubError:
+    """What to say of an address that is not in the cache where the network is switched off."""
+    what = f"{url} is not in the cache, and {' or '.join(switches)} switches the network off"
+    return HubError(what, hint=f"unset {' '.join(switches)}; or fetch it elsewhere, and name the file")
+
+
+def is_store(url: str) -> bool:
+    """Whether an address is one of an object store."""
+    return urlsplit(url).scheme in PACKAGES
+
+
+def copying(url: str) -> str:
+    """The command that copies a folder of a store to this machine."""
+    return TOOLS[urlsplit(url).scheme][1].format(shlex.quote(url), shlex.quote(Path(urlsplit(url).path).name or "rows"))
+
+
+def listing_of(folder: Path) -> str:
+    """The command that lists a folder of a store."""
+    url = f"{written(folder)}/"
+    return TOOLS[urlsplit(url).scheme][0].format(shlex.quote(url))
+
+
+Fetch = Callable[[str, Path, "Copy | None"], Mapping[str, str] | None]
+"""Writes the file of an address to a path, and says which version it is; None where it is the known one."""
+
+
+def fetched(url: str, folder: Path, fetch: Fetch) -> Copy:
+    """The copy of a file, fetched where it is not the one that is known."""
+    former = known(url, folder)
     try:
         with staged.in_cache(folder) as place:
-            version = fetch(url, place / "content", known)
-            if known and version is None:
-                return known
+            version = fetch(url, place / "content", former)
+            if former and version is None:
+                return former
             copy = _committed(url, folder, place / "content", version or {})
-            return copy if not known or known.file.parent == copy.file.parent else replace(copy, former=known.file)
+            return copy if not former or former.file.parent == copy.file.parent else replace(copy, former=former.file)
     except OSError as error:
         raise storage_error(error, folder) from error
 
@@ -114,18 +161,19 @@ def _committed(url: str, folder: Path, content: Path, version: Mapping[str, str]
     content.rename(file)
     atomic_io.sync_folder(place)
     note = {"file": f"{place.name}/{file.name}", "size_bytes": file.stat().st_size, "version": dict(version)}
-    atomic_io.replace(_note(url, folder), json.dumps(note))
+    atomic_io.replace(note_of(url, folder), json.dumps(note))
     return Copy(file=file, size_bytes=note["size_bytes"], version=version)
 
 
-def _note(url: str, folder: Path) -> Path:
+def note_of(url: str, folder: Path) -> Path:
+    """Where is noted what was fetched, or listed, last of an address."""
     return folder / f"{hashlib.sha256(url.encode()).hexdigest()[:DIGITS]}.json"
 
 
-def _known(url: str, folder: Path) -> Copy | None:
+def known(url: str, folder: Path) -> Copy | None:
     """What was fetched last, where it is still there."""
     with suppress(OSError, ValueError, TypeError, KeyError):
-        note = json.loads(regular.read(_note(url, folder)))
+        note = json.loads(regular.read(note_of(url, folder)))
         copy = Copy(file=folder / note["file"], size_bytes=note["size_bytes"], version=dict(note["version"]))
         if copy.file.parent.parent == folder and copy.file.stat().st_size == copy.size_bytes:
             return copy
@@ -181,30 +229,42 @@ def _check_status(url: str, status: int) -> None:
 
 def _by_store(url: str, place: Path, known: Copy | None) -> Mapping[str, str] | None:
     """Fetch a file of an object store by fsspec, which finds credentials as the store's own tools do."""
-    import fsspec
-
-    package, copying = PACKAGES[urlsplit(url).scheme]
-    with _asking(url, known):
-        try:
-            store, path = fsspec.core.url_to_fs(url)
-        except ImportError as error:
-            hint = f"pip install {package}, into your own environment; or {copying.format(url)}, and name the file"
-            raise EnvironmentUnfit(f"{url} needs the package {package}, which is not installed", hint=hint) from error
-        store.invalidate_cache()
-        info: dict[str, Any] = store.info(path)
-        if info.get("type") == "directory":
-            raise InputMissing(
-                f"{url} is a folder of an object store", hint=f"name a file of it; or {copying.format(url)}"
-            )
-        version = {name: str(info[name]) for name in VERSION if info.get(name) is not None}
-        if known and version.keys() - {"size"} and dict(known.version) == version:
+    with asking(url, known):
+        store, path = opened_store(url)
+        version = version_of(store.info(path))
+        if known and is_same(known.version, version):
             return None
         store.get_file(path, str(place))
         return version
 
 
+def opened_store(url: str) -> tuple[Any, str]:
+    """The store of an address as fsspec has it, with nothing remembered, and the address without its protocol."""
+    import fsspec
+
+    package, copying = PACKAGES[urlsplit(url).scheme]
+    try:
+        store, path = fsspec.core.url_to_fs(url)
+    except ImportError as error:
+        hint = f"pip install {package}, into your own environment; or {copying.format(url)}, and name the file"
+        raise EnvironmentUnfit(f"{url} needs the package {package}, which is not installed", hint=hint) from error
+    store.invalidate_cache()
+    return store, path
+
+
+def version_of(info: Mapping[str, Any]) -> dict[str, str]:
+    """What a store says of a file's version."""
+    return {name: str(info[name]) for name in VERSION if info.get(name) is not None}
+
+
+def is_same(former: Mapping[str, str], current: Mapping[str, str]) -> bool:
+    """Whether two versions are one; a size alone does not tell."""
+    return bool(current.keys() - {"size"}) and dict(former) == dict(current)
+
+
 @contextmanager
-def _asking(url: str, known: Copy | None) -> Iterator[None]:
+def asking(url: str, known: Copy | None = None) -> Iterator[None]:
+    """Inside, a store is asked; what its library ends with comes out as an error of ours, without its secrets."""
     try:
         yield
     except LoradockError:

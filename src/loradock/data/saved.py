@@ -10,12 +10,14 @@ from pathlib import Path
 from loradock.errors import DataError, InputMissing
 from loradock.files import regular
 
+MARKS = frozenset(("dataset_dict.json", "state.json"))
+"""Files that only a directory has that `datasets` saved."""
 MOST_STATE_BYTES, LONGEST_NAME_BYTES = 16 << 20, 255
 
 
 def is_saved(path: Path) -> bool:
     """Whether `datasets` saved the directory."""
-    return (path / "dataset_dict.json").is_file() or (path / "state.json").is_file()
+    return any((path / name).is_file() for name in MARKS)
 
 
 def splits(path: Path) -> dict[str, Path] | None:

@@ -5,6 +5,7 @@ Which of the files are one set is one rule for all of them (`_one_set`): files o
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import os
 import re
@@ -14,14 +15,16 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from loradock.config.places import is_remote
+from loradock.config.places import is_remote, written
 from loradock.config.sections.data import SourceConfig, TextUnit
-from loradock.data import remote, saved, splits
+from loradock.data import remote, remote_folder, saved, splits
 from loradock.data.formats import RowError, detect
 from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
+from loradock.data.remote_folder import Listing
 from loradock.errors import DataError, InputMissing, LoradockError
 from loradock.files import regular
+from loradock.text.amounts import size_text
 
 DESCRIPTIONS = frozenset((
     "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "metadata.json",
@@ -36,9 +39,13 @@ MOST_SHOWN = 3
 
 @dataclass(frozen=True, kw_only=True)
 class Chosen:
-    """The files that are read, and those of other splits that are not; the splits that are read, where it has some."""
+    """The files that are read, and those of other splits that are not; the splits that are read, where it has some.
+
+    `addresses`: of copies of an object store's folder the addresses, as paths.
+    """
 
     files: list[Path]
+    addresses: Sequence[Path] = ()
     splits: tuple[str, ...] = ()
     left: Mapping[str, list[Path]] = field(default_factory=dict[str, list[Path]])
 
@@ -71,12 +78,26 @@ def of_directory(path: Path, source: SourceConfig) -> Chosen:
     return _one_set(found, path, source)
 
 
+def of_listing(listing: Listing, source: SourceConfig) -> Chosen:
+    """The same of a folder or a pattern of an object store, as addresses: no file is fetched to tell."""
+    files = listing.files
+    if saved.MARKS.intersection(path.name for path in files if path.parent == listing.base):
+        what = f"{source.path} is a folder that `datasets` saved, which is read from a disk"
+        raise DataError(what, hint=f"copy it and name the copy: {remote.copying(source.path)}")
+    if remote_folder.is_pattern(source.path) and not files:
+        raise InputMissing(f"no file matches {source.path}", hint=f"list it: {remote.listing_of(listing.base)}")
+    if not _of_rows(files) and not remote_folder.is_pattern(source.path):
+        hint = _all_below(source) if listing.folders else f"known: {known_suffixes()}"
+        raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
+    return _one_set(files, listing.base, source)
+
+
 def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -> list[str]:
     """What a person is told: splits and files in folders below that are not read, and what a row of a text file is.
 
     Where there is no validation, with what holds out a split that is meant for it.
     """
-    lines = remote.notes(source) if is_remote(source.path) else []
+    lines = _of_address(source, chosen) if is_remote(source.path) else []
     lines += _of_text(chosen.files, unit=source.text_unit)
     if chosen.left:
         read = " and ".join(name or "no name" for name in chosen.splits)
@@ -92,6 +113,25 @@ def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -
         count = "1 file" if len(inner) == 1 else f"{len(inner)} files"
         hint = _reading_all(source.path, inner, source)
         lines.append(f"warning: {source.path}: {count} in folders below it not read ({inner[0]}); {hint}")
+    return lines
+
+
+def _of_address(source: SourceConfig, chosen: Chosen) -> list[str]:
+    """Where the copies lie of what was fetched, what is another than before, and what was not listed."""
+    listing = remote_folder.listing(source)
+    if listing is None:
+        return remote.notes(source)
+    size = size_text(sum(file.stat().st_size for file in chosen.files))
+    count = "1 file" if len(chosen.files) == 1 else f"{len(chosen.files):,} files"
+    lines = [f"{source.path}: {count} read from {remote.cache_of(source)} ({size})"]
+    if changes := remote_folder.changes(source, chosen.addresses):
+        lines.append(f"warning: {source.path} has changed since it was listed ({changes})")
+    if listing.folders:
+        names = ", ".join(listing.folders[:MOST_SHOWN]) + ", ..." * (len(listing.folders) > MOST_SHOWN)
+        pattern = f"'{source.path.rstrip('/')}/**/*'"
+        lines.append(
+            f"warning: {source.path}: folders below it are not read ({names}); a pattern reads them: {pattern}"
+        )
     return lines
 
 
@@ -203,6 +243,11 @@ def _reading_all(shown: str, inner: Sequence[Path], source: SourceConfig) -> str
     return f"a pattern reads them: '{pattern}'"
 
 
+def _all_below(source: SourceConfig) -> str:
+    """What reads the files below a folder of an object store."""
+    return f"a pattern reads them: '{source.path.rstrip('/')}/**/*'"
+
+
 def _likeliest(kinds: Mapping[str, Sequence[Path]], source: SourceConfig) -> Sequence[Path]:
     """The files of the kind that holds rows by the look of its first file; of several the most."""
     return max(kinds.values(), key=lambda paths: (_holds_rows(paths[0], source), len(paths)))
@@ -229,10 +274,17 @@ def _naming(wanted: Sequence[Path], found: Sequence[Path], base: Path) -> str:
     folders = [base, base / "**"] if any(path.parent != base for path in wanted) else [base]
     folders += [folder for path in wanted if (folder := path.parent) not in folders][:1]
     among = set(_of_rows(found))
-    for pattern in (folder / tail for folder in folders for tail in tails):
-        if len(wanted) > 1 and among.intersection(map(Path, glob.glob(str(pattern), recursive=True))) == set(wanted):
-            return f"'{pattern}'"
-    return " ".join(f"--data {shlex.quote(str(path))}" for path in wanted)
+    for folder, tail in ((folder, tail) for folder in folders for tail in tails):
+        if len(wanted) > 1 and {path for path in among if _matches(path, folder, tail)} == set(wanted):
+            return f"'{written(folder / tail)}'"
+    return " ".join(f"--data {shlex.quote(written(path))}" for path in wanted)
+
+
+def _matches(path: Path, folder: Path, tail: str) -> bool:
+    """Whether a pattern of a folder (or of all below it, `FOLDER/**`) matches, as `glob` has it."""
+    plain = folder.parent if folder.name == "**" else folder
+    is_in = plain in path.parents if folder.name == "**" else plain == path.parent
+    return is_in and not glob.has_magic(str(plain)) and fnmatch.fnmatchcase(path.name, tail)
 
 
 def _kind(path: Path) -> str:

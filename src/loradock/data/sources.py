@@ -16,7 +16,7 @@ from loradock.data.formats.fields import Misfit, Row, listed
 from loradock.data.formats.guess import can_be, guess, options, setting
 from loradock.data.preference import Preference, refuse_pairs, refuse_verdict
 from loradock.data.problems import BadRow
-from loradock.data.read import Record, place_of, read, shown_files
+from loradock.data.read import Record, on_disk, place_of, read, shown_files
 from loradock.data.readers.base import RowFlaw
 from loradock.data.remedies import command_on, in_the_file, mending
 from loradock.errors import ConfigError, Problem
@@ -253,7 +253,7 @@ class _Reading:
         if isinstance(self.source, HeldOut):
             change = change or in_the_file(hint)
             hint = "a validation file has no settings of its own" if change else None
-        parts = [each for each in (hint, change and command_on(file, change)) if each]
+        parts = [each for each in (hint, change and command_on(on_disk(self.source, file), change)) if each]
         kind = Problem if isinstance(error, (Undetected, Preference)) else BadRow
         return kind(what=str(error), file=file, line=line, hint=": ".join(parts) or None, excerpt=excerpt)
 
@@ -261,7 +261,8 @@ class _Reading:
         """A record that could not be read, at its place."""
         file, line = place_of(self.files, self.contents.starts, record.line)
         kind = BadRow if isinstance(record.problem, RowFlaw) else Problem
-        return record.line, kind(what=str(record.problem), file=file, line=line, hint=mending(file, record.problem))
+        hint = mending(on_disk(self.source, file), record.problem)
+        return record.line, kind(what=str(record.problem), file=file, line=line, hint=hint)
 
 
 def excerpt_of(row: Mapping[str, Any] | None) -> str:

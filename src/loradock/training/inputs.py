@@ -8,6 +8,8 @@ from typing import Any
 
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
+from loradock.data.read import other_files
+from loradock.data.sources import held_out_files
 from loradock.distributed import collectives
 from loradock.facts import Facts, ModelFacts
 from loradock.model import lengths, shape, source, untrained, whole
@@ -126,12 +128,16 @@ def prepare(context: RunContext, config: RunConfig, tokenizer: Any, model: Model
 
     with context.stage("data"):
         data = collectives.first_then_all(context.facts, work)
-        context.record.put(data=data.as_dict())
+        recorded = context.record.content.get("data") or {}
+        changes = [*other_files(config.data.sources, recorded.get("sources", ()))]
+        changes += other_files(held_out_files(config.data), recorded.get("validation_sources", ()))
+        if not recorded:  # else it is what was trained on, until it is known that this one may continue it
+            context.record.put(data=data.as_dict())
         if config.objective_spec.embeds:
             context.record.put(embedding=Recipe.of(config, tokenizer, base=context.record.content["base"]).model_dump())
     sources = [each for part in data.parts.values() for each in part.prepared.sources]
     told = dict.fromkeys(line for each in sources for line in each.told())
-    for note in (*told, *data.notes):
+    for note in (*(f"warning: {line}" for line in changes), *told, *data.notes):
         context.view.note(note)
     return data
 

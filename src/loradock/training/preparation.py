@@ -113,6 +113,7 @@ def with_backend(
     check_identity(context, identity, about.checkpoint)
     record.put(
         fingerprint=identity,
+        data=about.data.as_dict(),
         config=asked.model_dump(mode="json"),
         origins=context.loaded.origins,
         working_directory=str(Path.cwd()),

@@ -17,7 +17,7 @@ from loradock.analysis.reproduce.original import Original
 from loradock.analysis.reproduce.places import TEMPLATE_SUFFIXES
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
-from loradock.data.read import digest
+from loradock.data.read import digest, other_files
 from loradock.data.sources import held_out_files
 from loradock.facts import Facts
 from loradock.files import regular
@@ -148,6 +148,8 @@ def of_rows(original: Original, config: RunConfig) -> Iterator[Difference]:
     yield from _differ("number of files of rows", len(recorded), len(named), "results")
     for source, before in zip(named, recorded, strict=False):
         yield from _differ(f"rows of {before['path']}", _short(before["sha256"]), _digest(source), "results")
+        for line in other_files([source], [before]):
+            yield from _differ("files", "as recorded", line, "results")
 
 
 def of_templates(original: Original, config: RunConfig) -> Iterator[Difference]:

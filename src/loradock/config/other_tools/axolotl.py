@@ -205,7 +205,10 @@ TOOL = Tool(
         "overrides_of_model_config": rope.of_model_config,
         "num_epochs": to_number("train.epochs"),
         "optimizer": by_word(
-            "train.optimizer", trainer.OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"
+            "train.optimizer",
+            trainer.OPTIMIZERS,
+            why=trainer.OTHER_OPTIMIZERS,
+            lacking=trainer.LEFT_OUT_OPTIMIZERS,
         ),
         "noisy_embedding_alpha": to_number("train.neftune_alpha", above=0),
         "special_tokens": special_tokens,

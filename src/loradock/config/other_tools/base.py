@@ -187,13 +187,19 @@ def unless_on(why: str) -> Rule:
     return rule
 
 
-def by_word(key: str, words: Mapping[str, Any], *, why: str = "there is none of that kind here") -> Rule:
-    """One of their words as one of ours; None of ours: it is the default."""
+def by_word(
+    key: str,
+    words: Mapping[str, Any],
+    *,
+    why: str = "there is none of that kind here",
+    lacking: Mapping[str, str] | None = None,
+) -> Rule:
+    """One of their words as one of ours; None of ours: it is the default. `lacking`: why there is none for a word."""
 
     def rule(translation: Translation, name: str, value: Any) -> None:
         word = str(value).lower()
         if word not in words:
-            translation.leave(name, f"{value}: {why}")
+            translation.leave(name, f"{value}: {(lacking or {}).get(word) or why}")
         elif words[word] is not None:
             translation.put(key, words[word], name)
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from loradock.catalog.optimizers import MUON
+
 PREFERENCES = "--set objective=preference --set preference.loss=dpo (kto, ipo, orpo, simpo ...) learns from preferences"
 LOSS_OF_THEIRS = f"{PREFERENCES}; sigmoid is dpo"
 STAGE = f"supervised fine-tuning is the default; {PREFERENCES}; objective: embedding and gritlm are the others"
 
 EXPLAINED = {
+    "use_muon": MUON,
     "columns": "they belong to a source: data.sources.0.fields.FIELD=COLUMN",
     "format": "it belongs to a source: data.sources.0.format",
     "adam_beta1": "it is the first of train.betas: --set train.betas=[0.9,0.999]",

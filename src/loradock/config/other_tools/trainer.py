@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from loradock.catalog.optimizers import MUON
 from loradock.catalog.schedules import SCHEDULES
 from loradock.config.other_tools.base import (
     OFF,
@@ -30,8 +31,11 @@ OPTIMIZERS = {
     **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
     "paged_adamw_8bit": "paged_adamw_8bit",
     **dict.fromkeys(("lion", "lion_32bit", "paged_lion_32bit"), "lion"),
+    "adafactor": "adafactor",
 }
 """Their words -> ours; None: AdamW in 32 bits, the default."""
+LEFT_OUT_OPTIMIZERS = {"muon": MUON}
+OTHER_OPTIMIZERS = "AdamW is here, in 32 and in 8 bits, and Lion and Adafactor in 32"
 SCHEDULE_WORDS = {
     "cosine": "cosine",
     "linear": "linear",
@@ -270,7 +274,7 @@ RULES: dict[str, Rule] = {
     "early_stopping_patience": to_number("train.early_stopping", least=1),
     "gradient_checkpointing": to_truth("train.checkpointing"),
     "tf32": to_truth("train.tf32"),
-    "optim": by_word("train.optimizer", OPTIMIZERS, why="AdamW is here, in 32 and in 8 bits, and Lion in 32"),
+    "optim": by_word("train.optimizer", OPTIMIZERS, why=OTHER_OPTIMIZERS, lacking=LEFT_OUT_OPTIMIZERS),
     "report_to": report_to,
     "run_name": to("name"),
     "output_dir": to("output"),

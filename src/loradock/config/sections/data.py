@@ -40,8 +40,8 @@ class SourceConfig(Section):
         min_length=1,
         description="JSON, JSONL, CSV, text, Markdown (each also .gz, .zst), Parquet; a directory or pattern "
         "(`rows/*.jsonl`) of such files of one kind; an arrow directory; or hub:OWNER/NAME@COMMIT. `#SPLIT` behind it "
-        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`). Or the address of a file: https, "
-        "s3, gs.",
+        "(of the hub also `#CONFIGURATION/SPLIT`) is `split` (and `configuration`). Or the address of a file (https, "
+        "s3, gs) or of an object store's folder or pattern (s3, gs).",
     )
     format: FormatName = Field(default="auto", description="What a row looks like; auto: as its columns say.")
     fields: dict[str, str] = Field(

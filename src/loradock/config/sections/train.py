@@ -63,7 +63,8 @@ class TrainConfig(Section):
     max_grad_norm: Annotated[float, Field(ge=0, le=MOST)] = Field(default=1.0, description="Gradient clipping; 0: off.")
     optimizer: OptimizerName = Field(
         default="auto",
-        description="auto: fused AdamW; paged 8-bit only when memory demands it; lion wants a third of its rate.",
+        description="auto: fused AdamW; paged 8-bit only when memory demands it; lion wants a third of its rate. "
+        "Lion and Adafactor are of the peft engine.",
     )
     betas: tuple[Beta, Beta] = Field(
         default=(0.9, 0.999), description="AdamW's two: how much of each moment stays from step to step."

@@ -46,6 +46,13 @@ CALLING = ("function_call", "tool_call")
 CALLS = ("tool_calls", "function_call")
 SPOKEN = ("system", "user", "human", "assistant", "gpt", "bot")
 """Names of roles that may be keys of a question with its answer, in the order of speaking."""
+UP_TO_THE_ANSWER = RowsChange(
+    column="messages",
+    jq='.COLUMN |= .[:(map((.role // .from // "") | ascii_downcase | IN("assistant", "gpt", "bot")) '
+    "| rindex(true)) + 1]",
+    method="map(lambda r: {COLUMN: r[COLUMN][:max(i for i, t in enumerate(r[COLUMN], 1) if "
+    "(t.get('role') or t.get('from')).lower() in ('assistant', 'gpt', 'bot'))]})",
+)
 RESULTS = ("name", "tool_call_id")
 """What a tool's turn says beside its text."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
@@ -96,7 +103,8 @@ def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
         if all(message.role != "assistant" for message in messages):
             raise RowError(f"{where} has no assistant turn: there is nothing to train on")
         last = messages[-1].role
-        raise RowError(f"{where} ends with a {last} turn, not with the assistant's: remove the turns after it")
+        what = f"{where} ends with a {last} turn, not with the assistant's: remove the turns after it"
+        raise RowError(what, change=replace(UP_TO_THE_ANSWER, column=where))
     learned = [number for number, each in enumerate(messages) if each.role == "assistant" and each.is_learned]
     if not learned:
         raise RowError(f"{where} says of every assistant turn that it is not learned: leave the row out")
@@ -152,7 +160,7 @@ def _assistant(turn: dict[str, Any], where: str, *, role: str, content: object) 
 
 
 def _role(name: Any, where: str) -> Role:
-    role = ROLES.get(name) if type(name) is str else None
+    role = ROLES.get(name.lower()) if type(name) is str else None
     if role is not None:
         return role
     if type(name) is not str:

@@ -17,6 +17,8 @@ import numpy as np
 from loradock.data.readers.arrow_sizes import Sizes, hides_bytes, sum_of, value_bytes
 from loradock.data.readers.base import MAX_ROW_BYTES, Expansion, Record, Unreadable
 
+TOOLS = frozenset(("tools", "functions", "tool_calls", "function_call"))
+"""Keys of definitions and calls of tools."""
 PIECE_ROWS = 512
 PIECE_BYTES = 64 << 20
 """Values spelt out at a time."""
@@ -88,11 +90,32 @@ def batch_records(batches: Iterable[Any], *, kind: str, file_bytes: int | None =
                 check_sound(batch, before=number)
                 if file_bytes is not None:
                     check_rows(number + batch.num_rows, file_bytes)
+            has_tools = any(name in batch.schema.to_string() for name in TOOLS)
             for row in rows_of(batch, expansion):
                 number += 1
-                yield Record(number, None, row) if isinstance(row, str) else Record(number, row)
+                if isinstance(row, str):
+                    yield Record(number, None, row)
+                else:
+                    yield Record(number, own_keys(row) if has_tools else row)
     except Unreadable as error:
         yield Record(number + 1 if number else None, None, str(error))
+
+
+def own_keys(value: Any) -> Any:
+    """The row, its calls and definitions of tools without keys that are null.
+
+    Arrow gives each object of a column the keys of all: the arguments of one tool stand as null in calls of the others.
+    """
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) if key in TOOLS else own_keys(inner) for key, inner in value.items()}
+    return [own_keys(inner) for inner in value] if isinstance(value, list) else value
+
+
+def without_nulls(value: Any) -> Any:
+    """The value, of its objects only keys that hold something, at any depth."""
+    if isinstance(value, dict):
+        return {key: without_nulls(inner) for key, inner in value.items() if inner is not None}
+    return [without_nulls(inner) for inner in value] if isinstance(value, list) else value
 
 
 def check_rows(rows: int, file_bytes: int) -> None:

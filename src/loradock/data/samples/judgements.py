@@ -25,7 +25,7 @@ from loradock.data.preferences.judgements import (
 )
 from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
-from loradock.data.read import read
+from loradock.data.read import files_on_disk, read
 from loradock.data.samples.base import Preparing
 from loradock.data.samples.rows import RowPart, RowSamples
 from loradock.data.select import Int64
@@ -107,7 +107,9 @@ class JudgementSamples(RowSamples):
         """See `SampleSet`: what is done without the labels, or with the desirable answers alone."""
         with closing(read(source)) as records:
             row = next((record.row for record in records if record.row), None)
-        return super().instead(source, index=index) if row is None else liked_alone(row, source, index=index)
+        if row is None:
+            return super().instead(source, index=index)
+        return liked_alone(row, source, index=index, files=files_on_disk(source))
 
     def role_of(self, document: int) -> str:
         """See `SampleSet`: the label."""

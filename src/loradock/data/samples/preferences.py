@@ -18,7 +18,7 @@ from loradock.data.preferences.pairs import A_PAIR, FittedPairs
 from loradock.data.preferences.preparer import PreferenceTask
 from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
 from loradock.data.prepared import Prepared
-from loradock.data.read import read
+from loradock.data.read import files_on_disk, read
 from loradock.data.row_steps import RowOrder, steps_per_epoch
 from loradock.data.samples.base import Part, Preparing, SampleSet
 from loradock.data.select import Int64
@@ -85,7 +85,7 @@ class PreferenceSamples(SampleSet):
             row = next((record.row for record in records if record.row), None)
         if row is None:
             return super().instead(source, index=index)
-        return preference.instead(row, source, index=index, file=source.path)
+        return preference.instead(row, source, index=index, files=files_on_disk(source))
 
     @property
     def parts(self) -> Mapping[str, PreferencePart]:

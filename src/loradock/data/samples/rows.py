@@ -181,6 +181,9 @@ class RowSamples(SampleSet):
         fitted, loss = self.train.fitted, self.config.data.loss
         share = fitted.supervised_tokens / max(1, fitted.tokens)
         counts = f"{fitted.supervised_tokens:,} of {fitted.tokens:,} tokens ({share:.0%})"
+        rows = self.train.prepared
+        is_text = not rows.conversations and all(source.contents.format == "text" for source in rows.sources)
+        learned = "whole texts" if is_text and loss == "auto" else LEARNED[loss]
         judged = self.validation.prepared if self.validation else self.train.prepared
         skipped = judged.skipped_rows if judged is not self.train.prepared else 0
         bad = [f"{skipped:,} rows of the validation files are bad and left out (data.on_bad_row skip)"] * bool(skipped)
@@ -190,7 +193,7 @@ class RowSamples(SampleSet):
             *self.selection_notes,
             *self.overlap_notes,
             *self.idle_notes,
-            f"learned: {counts}: {LEARNED[loss]} (data.loss {loss})",
+            f"learned: {counts}: {learned} (data.loss {loss})",
         ]
 
     @property

@@ -21,6 +21,7 @@ NUMBERS = 8192
 RATE, BETAS, EPSILON, DECAY = 1e-2, (0.9, 0.999), 1e-8, 0.01
 TORCH = "torch.optim"
 LION_BETAS = (0.9, 0.99)
+ADAFACTOR_POWER = -0.8
 
 
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
@@ -102,7 +103,21 @@ def exact_lion_steps() -> torch.Tensor:
     return weights
 
 
-EXACT = {"AdamW": exact_steps, "Lion": exact_lion_steps}
+def exact_adafactor_steps() -> torch.Tensor:
+    """Adafactor (Shazeer and Stern 2018, algorithm 5, with the decay scaled by the rate) in float64, weights [N]."""
+    import torch
+
+    weights, square = start(), torch.zeros(NUMBERS, dtype=torch.float64)
+    for step, gradient in enumerate(gradients(), 1):
+        share = step**ADAFACTOR_POWER
+        square = (1 - share) * square + share * gradient * gradient
+        update = gradient / square.sqrt()
+        update = update / max(1.0, float(update.square().mean().sqrt()))
+        weights = weights - RATE * DECAY * weights - RATE * update
+    return weights
+
+
+EXACT = {"AdamW": exact_steps, "Lion": exact_lion_steps, "Adafactor": exact_adafactor_steps}
 """Class -> its steps."""
 
 
@@ -138,7 +153,7 @@ def fault(place: Device, name: str, expected: torch.Tensor) -> str | None:
 CHECK = Check(
     name="optimizer",
     group="compute",
-    proves="AdamW (plain, fused, and 8-bit on a GPU) and Lion match the same in float64.",
+    proves="AdamW (plain, fused, and 8-bit on a GPU), Lion and Adafactor match the same in float64.",
     look=look,
     level="compute",
     limit_seconds=60,

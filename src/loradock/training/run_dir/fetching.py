@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from loradock.config.places import is_remote
 from loradock.config.sections.data import SourceConfig
 from loradock.config.sections.model import ModelConfig
-from loradock.data import remote
+from loradock.data.read import is_here
 from loradock.data.readers import hub
 from loradock.errors import InputMissing
 from loradock.model import hub_cache
@@ -27,7 +27,7 @@ def refuse_model(recorded: ModelConfig) -> None:
 def refuse_data(recorded: Iterable[SourceConfig]) -> None:
     """InputMissing where a source is a data set of the hub, or a file of the network, that was not fetched here."""
     for source in recorded:
-        if is_remote(source.path) and remote.local_copy(source) is None:
+        if is_remote(source.path) and not is_here(source):
             raise InputMissing(f"{source.path} {WHY}", hint=f"--data {source.path}")
         name = source.path.removeprefix(hub.PREFIX)
         if hub.is_hub(source.path) and source.revision not in hub_cache.prepared_commits(name, environ=os.environ):

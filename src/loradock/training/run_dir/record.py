@@ -85,7 +85,7 @@ class RunRecord:
             "environment": library_variables.recorded(os.environ),
             "code_sha256": code_sha256(),
             "timings_seconds": {},
-            **{part: before[part] for part in ("fingerprint", "base", "alerts") if part in before},
+            **{part: before[part] for part in ("fingerprint", "base", "alerts", "data") if part in before},
         }
         self.write()
 

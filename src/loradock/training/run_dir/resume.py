@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from loradock.catalog import engines
 from loradock.config.load import Loaded, leaves
 from loradock.config.schema import RunConfig
-from loradock.data.read import digest
+from loradock.data.read import digest, other_files
 from loradock.data.sources import held_out_files
 from loradock.errors import HubError, InputMissing, NoCheckpoint, NotWritable, Problem, StorageError
 from loradock.files import regular, sidecar
@@ -155,6 +155,7 @@ def check_rows(config: RunConfig, record: Mapping[str, Any], directory: Path) ->
         with suppress(InputMissing, HubError):
             if before and before != [digest(source) for source in sources]:
                 differ.append(Problem(what=f"{', '.join(source.path for source in sources)} changed"))
+                differ += [Problem(what=line) for line in other_files(sources, trained[key])]
     if differ:
         what = f"the run in {directory} is finished, and was trained and evaluated on other rows"
         raise NoCheckpoint(what, hint="--fresh or another --output starts a new run", problems=differ)
