@@ -30,6 +30,8 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
     ("winner", {**ASKED, "response_a": BAD, "response_b": GOOD, "winner": "b"}),
     ("ranked-completions", {"instruction": "Two and two?", "completions": GRADED}),
     ("ranked-completions", {"instruction": "?", "completions": [*GRADED, {"response": "Seven.", "score": None}]}),
+    ("scored-responses", {**ASKED, "responses": [BAD, GOOD, "Six."], "scores": [1, 9.5, 4]}),
+    ("scored-responses", {**ASKED, "responses": [GOOD, BAD, "Six."], "scores": [2, 1, None]}),
     ("ranked-answers", {**ASKED, "answers": [{"answer": BAD, "rank": 7}, {"answer": GOOD, "rank": 1}]}),
 ]
 

@@ -99,7 +99,7 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
 
 WORDS = {
     "formats/compared._of_two": "followed in test_compared",
-    "formats/compared._of_list": "the same words as those of two answers",
+    "formats/compared._best_and_worst": "the same words as those of two answers",
     "formats/__init__.named": "a configuration refuses an unknown format before it is asked for by name",
     "sources.refuse_unseen": "lists the columns that there are",
     "sources.format_asked": "lists the fields of each format",
@@ -212,6 +212,17 @@ def test_a_command_is_one_for_the_kind_of_file(name: str, suffix: str, tmp_path:
 def test_rows_in_a_key_of_any_file_are_taken_out_by_the_command(name: str, key: str, tmp_path: Path) -> None:
     path = tmp_path / name
     content = json.dumps({key: [ALPACA, ALPACA]}).encode()
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert rendered(*followed(path, {}, hint_of(path, {}))) == [PLAIN, PLAIN]
+
+
+@pytest.mark.parametrize("name", ["my rows.jsonl", "rows.jsonl.gz"])
+@pytest.mark.parametrize("turns", [TALK, [{"from": "human", "value": "2+2?"}, {"from": "gpt", "value": "4"}]])
+def test_lines_that_are_lists_of_turns_become_objects_by_the_command(
+    name: str, turns: list[dict[str, str]], tmp_path: Path
+) -> None:
+    path = tmp_path / name
+    content = f"{json.dumps(turns)}\n{json.dumps(turns)}\n".encode()
     path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert rendered(*followed(path, {}, hint_of(path, {}))) == [PLAIN, PLAIN]
 

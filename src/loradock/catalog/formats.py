@@ -21,6 +21,7 @@ FORMATS: dict[str, str] = {
     "winner": "compared:WINNER",
     "ranked-completions": "compared:RANKED_COMPLETIONS",
     "ranked-answers": "compared:RANKED_ANSWERS",
+    "scored-responses": "compared:SCORED_RESPONSES",
     "judgement": "judgement:FORMAT",
     "kto-tag": "judgement:LLAMA_FACTORY",
     "xlam": "xlam:FORMAT",

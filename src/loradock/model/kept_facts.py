@@ -45,8 +45,8 @@ def inspect(config: RunConfig) -> tuple[BaseModel, ModelFacts]:
     file = cache_directory(None).parent / NAME
     directory = description.directory_of(config.model)
     key = None if config.model.trust_remote_code else key_of(config, directory)
-    if key and (kept := read(file).get(key)) and marks.is_recent(kept["at_ns"]):
-        return description.describe_for_rows(config.model), FACTS.validate_python(kept["facts"])
+    if key and (entry := read(file).get(key)) and marks.is_recent(entry["at_ns"]):
+        return description.describe_for_rows(config.model), FACTS.validate_python(entry["facts"])
     from loradock.model import shape
 
     base = description.describe(config.model)
@@ -65,12 +65,12 @@ def key_of(config: RunConfig, directory: Path) -> str | None:
     except OSError:
         return None
     began_ns = time.time_ns()
-    seen = [mark for mark in (*files.values(), *weight_files.values()) if mark]
-    if not all(marks.is_settled(mark, at_ns=began_ns) for mark in seen):
+    file_marks = [mark for mark in (*files.values(), *weight_files.values()) if mark]
+    if not all(marks.is_settled(mark, at_ns=began_ns) for mark in file_marks):
         return None
     settings = config.model_dump(mode="json", include=set(SECTIONS))
-    described = [str(directory), files, weight_files, code, settings]
-    return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()
+    parts = [str(directory), files, weight_files, code, settings]
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
 
 def library(name: str) -> str | None:
@@ -85,22 +85,22 @@ def read(file: Path) -> dict[str, Any]:
     """{key: {"at_ns", "facts"}}, the oldest first; none where the file is not there, not ours alone, or damaged."""
     try:
         content = foreign_json.loads(regular.read_private(file))
-        kept = dict(content["kept"]) if content["format"] == FORMAT else {}
-        for entry in kept.values():
+        entries = dict(content["kept"]) if content["format"] == FORMAT else {}
+        for entry in entries.values():
             int(entry["at_ns"])
             FACTS.validate_python(entry["facts"])
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return {}
-    return kept
+    return entries
 
 
 def write(file: Path, key: str, facts: ModelFacts) -> None:
     """Keep one more. Where the folder cannot be written, they are computed the next time: nothing is lost."""
-    kept = {name: entry for name, entry in read(file).items() if name != key}
-    kept[key] = {"at_ns": time.time_ns(), "facts": FACTS.dump_python(facts, mode="json")}
-    latest = dict(list(kept.items())[-MOST:])
+    entries = {name: entry for name, entry in read(file).items() if name != key}
+    entries[key] = {"at_ns": time.time_ns(), "facts": FACTS.dump_python(facts, mode="json")}
+    latest_entries = dict(list(entries.items())[-MOST:])
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
-        atomic_io.replace(file, json.dumps({"format": FORMAT, "kept": latest}), mode=0o600)
+        atomic_io.replace(file, json.dumps({"format": FORMAT, "kept": latest_entries}), mode=0o600)
     except OSError:
         return

@@ -24,6 +24,8 @@ TEXTS, SCORES, RANKS = (
     ("rank", "ranking"),
 )
 """Columns of an answer in a list of them; the best has the largest score, or the smallest rank."""
+SCORED = ("responses", "scores")
+"""Two lists: answers, and how good each of them is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,11 +104,36 @@ def _of_list(row: Row, column: str) -> PreferencePair:
     graded = _graded(answers)
     if graded is None:
         raise Misfit(f"{column} is not a list of answers that each have a text ({TEXTS[0]}, ...) and a score or a rank")
+    rest = {name: value for name, value in row.items() if name != column}
+    return _best_and_worst(rest, graded, column)
+
+
+def _best_and_worst(rest: dict[str, Any], graded: list[tuple[float, Any]], column: str) -> PreferencePair:
+    """The pair of the graded answers in a column, with the rest of their row."""
     (worst, rejected), (best, chosen) = min(graded, key=lambda each: each[0]), max(graded, key=lambda each: each[0])
     if worst == best:
         raise RowError(f"{column}: all {len(graded)} answers are {TIE}", hint=TIE_HINT)
-    rest = {name: value for name, value in row.items() if name != column}
     return preference.pair_of(rest | {"chosen": chosen, "rejected": rejected})
+
+
+def _of_scores(row: Row) -> PreferencePair:
+    answers, scores = (value_of(row, name) for name in SCORED)
+    graded = _scored(answers, scores)
+    if graded is None:
+        raise Misfit(f"{SCORED[0]} and {SCORED[1]} are not a list of answers and one of as many numbers")
+    rest = {name: value for name, value in row.items() if name not in SCORED}
+    return _best_and_worst(rest, graded, SCORED[0])
+
+
+def _scored(answers: object, scores: object) -> list[tuple[float, Any]] | None:
+    """The answers with their scores; None where these are no two such lists. An answer without either is left out."""
+    if not is_list(answers) or not is_list(scores) or not answers or len(answers) != len(scores):
+        return None
+    return [
+        (float(score), answer)
+        for answer, score in zip(answers, scores, strict=True)
+        if type(score) in (int, float) and is_filled(answer)
+    ] or None
 
 
 def _graded(answers: object) -> list[tuple[float, Any]] | None:
@@ -178,4 +205,13 @@ RANKED_ANSWERS = _ranked(
     "ranked-answers",
     "answers",
     example='{"prompt": "Two and two?", "answers": [{"answer": "Four.", "rank": 1}, {"answer": "Five.", "rank": 2}]}',
+)
+SCORED_RESPONSES = Format(
+    name="scored-responses",
+    fields=(*SCORED, *preference.ASKING, *MORE),
+    required=SCORED,
+    kind="preferences",
+    convert=_of_scores,
+    example='{"prompt": "Two and two?", "responses": ["Four.", "Five."], "scores": [9, 2]}',
+    fits=lambda row: _scored(*(row[name] for name in SCORED)) is not None,
 )

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator
-from typing import BinaryIO
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, BinaryIO
 
 from loradock.data.readers.base import (
     BLANK,
     MAX_ROW_BYTES,
     MOST_BLANK_LINES,
     Damaged,
+    Mendable,
     Reader,
     Record,
     RowFlaw,
@@ -32,7 +33,7 @@ def _records(stream: BinaryIO) -> Generator[Record, None, None]:
             is_first = False
             raw = raw.removeprefix(b"\xef\xbb\xbf")
             if raw.lstrip().startswith(b"["):
-                yield Record(line, None, "a JSON array, not one object a line (rename the file to end in .json)")
+                yield _array(decode, raw, line)
                 return
             if raw.isspace() or not raw:
                 continue
@@ -83,3 +84,19 @@ def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
 
 
 READER = Reader(name="JSONL", suffixes=(".jsonl", ".ndjson"), records=_records, is_text=True)
+
+
+def _array(decode: Callable[[str], Any], raw: bytes, line: int) -> Record:
+    """What is wrong with a file whose first line begins an array: its rows are lists of turns, or it is no JSONL."""
+    try:
+        turns = decode(str(raw, "utf-8"))
+    except (ValueError, RecursionError):
+        turns = None
+    columns = {"role": "messages", "from": "conversations"}
+    column = next(
+        (columns[key] for key in columns if turns and all(type(turn) is dict and key in turn for turn in turns)), ""
+    )
+    if column:
+        what = f"each row is a list of turns, not an object that has them in {column!r}"
+        return Record(None, None, Mendable(what, filter=f"jq -c '{{{column}: .}}'", suffix=".jsonl"))
+    return Record(line, None, "a JSON array, not one object a line (rename the file to end in .json)")
