@@ -6,6 +6,7 @@ That loss and gradients are those of a float64 twin is in tests/training/test_mi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from whole_runs import losses, train
 
 from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.backend import build
+from loradock.training.backends.fast.families.base import Unfit
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
 
@@ -63,6 +65,12 @@ def test_a_dense_layer_among_them_and_weights_that_do_not_add_up_to_one_are_comp
     assert self_check.check(model, job).exact.adapter < 1e-4
 
 
+def changed(model: FastModel, **parts: Any) -> None:
+    """The router of one layer does something else."""
+    mlp: Any = model.layers[1].mlp
+    mlp.router.parts = replace(mlp.router.parts, **parts)
+
+
 def scaled(model: FastModel) -> None:
     """An adapter on experts is off by one per cent."""
     wrong: Any = model.layers[1].mlp.frozen()[1]
@@ -83,8 +91,7 @@ def without_router_gradient(model: FastModel) -> None:
 
 def not_normalised(model: FastModel) -> None:
     """The weights of a token do not add up to one."""
-    mlp: Any = model.layers[1].mlp
-    mlp.router.is_normalised = False
+    changed(model, is_normalised=False)
 
 
 def another_router(model: FastModel) -> None:
@@ -109,6 +116,125 @@ def test_what_is_wrong_is_refused(fault: Callable[[FastModel], None], job: Job) 
     model, _ = build(job)
     self_check.check(model, job)
     fault(model)
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
+def without_correction(model: FastModel) -> None:
+    """Experts are chosen by their scores alone."""
+    changed(model, correction=None)
+
+
+def without_groups(model: FastModel) -> None:
+    """Experts are chosen from all groups."""
+    changed(model, groups=None)
+
+
+def without_factor(model: FastModel) -> None:
+    """The weights of the experts are not scaled."""
+    changed(model, factor=1.0)
+
+
+def by_softmax(model: FastModel) -> None:
+    """The scores are another function of the logits."""
+    changed(model, scores="softmax")
+
+
+def without_shared(model: FastModel) -> None:
+    """The expert of all tokens is left out."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared = None
+
+
+def without_gate(model: FastModel) -> None:
+    """The shared expert counts as much for each token."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared.gate = None
+
+
+def without_gate_gradient(model: FastModel) -> None:
+    """The shared expert's gate gets none."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared.dense.along_product = lambda dproduct, _: torch.zeros(len(dproduct), 1)
+
+
+def swapped(model: FastModel) -> None:
+    """Two experts have each other's adapter."""
+    a: Any = model.layers[1].mlp.frozen()[0]
+    bind = a.bind
+
+    def swap(adapters: Any) -> None:
+        bind(adapters)
+        order = [1, 0, *range(2, len(a.adapters.a))]
+        a.adapters = replace(a.adapters, a=a.adapters.a[order], b=a.adapters.b[:, :, order])
+
+    a.bind = swap
+    swap(model.adapters)
+
+
+def in_halves(model: FastModel) -> None:
+    """Rotary columns turn with those of the other half."""
+    model.layers[1].parts = replace(model.layers[1].parts, is_interleaved=False)
+
+
+def head_by_head(model: FastModel) -> None:
+    """The norm of all query heads is taken of each."""
+    layer = model.layers[1]
+    norm = layer.parts.query_norm
+    assert norm
+    layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("glm4_moe", without_correction),
+        ("glm4_moe", without_groups),
+        ("glm4_moe", without_factor),
+        ("glm4_moe", by_softmax),
+        ("glm4_moe", without_shared),
+        ("qwen2_moe", without_gate),
+        ("qwen2_moe", without_gate_gradient),
+        ("qwen2_moe", swapped),
+        ("ernie4_5_moe", without_correction),
+        ("ernie4_5_moe", in_halves),
+        ("minimax_m2", head_by_head),
+    ],
+)
+def test_what_is_wrong_in_a_router_or_a_shared_expert_is_refused(
+    kind: str, fault: Callable[[FastModel], None], tmp_path: Path, rows: Path
+) -> None:
+    settings = (EXPERTS, "engine=fast", "model.compute_dtype=bfloat16")
+    job = job_of(tmp_path, *settings, model=mixtures.make(tmp_path / "model", kind), data=rows)
+    model = build(job)[0]
+    self_check.check(model, job)
+    fault(model)
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "why"),
+    [
+        ("minimax_m2", {"router_jitter_noise": 0.01}, "its routers read hidden states with noise"),
+        ("olmoe", {"clip_qkv": 4.0}, "its queries, keys and values are cut off"),
+    ],
+)
+def test_what_it_does_not_compute_of_a_family_is_refused(
+    kind: str, shape: dict[str, Any], why: str, tmp_path: Path, rows: Path
+) -> None:
+    job = job_of(tmp_path, "engine=fast", model=mixtures.make(tmp_path / "model", kind, **shape), data=rows)
+    with pytest.raises(Unfit, match=why):
+        build(job)
+
+
+def test_a_balancing_loss_is_that_of_a_softmax_whatever_a_router_chooses_by(tmp_path: Path, rows: Path) -> None:
+    base = mixtures.make(tmp_path / "model", "minimax_m2", router_aux_loss_coef=1.0)
+    job = job_of(tmp_path, "engine=fast", EXPERTS, "lora.dropout=0", model=base, data=rows)
+    model = build(job)[0]
+    assert model.balance.coefficient == 1.0
+    assert self_check.check(model, job).exact.adapter < 1e-4
+    unbalanced(model)
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         self_check.check(model, job)
 

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb
@@ -102,6 +103,20 @@ def test_rope_is_transformers_and_its_transpose_is_autograds(dtype: torch.dtype,
     assert torch.equal(row[:, 80:], before[:, 80:])
     assert x.grad is not None
     assert_near(dy, x.grad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_interleaved_rope_is_that_of_ernie(dtype: torch.dtype) -> None:
+    cos, sin = table(30, 16)
+    positions = torch.tensor([0, 1, 2, 0, 29, 1, 0])
+    x = torch.randn(ROWS, 4, 16).to(dtype).requires_grad_()
+    expected, _ = modeling_ernie4_5_moe.apply_rotary_pos_emb(x, x, cos[positions], sin[positions])
+    dy = torch.randn(ROWS, 4, 16).to(dtype)
+    expected.backward(dy)
+    found = plain.rope_(x.detach().clone(), cos, sin, positions, is_interleaved=True)
+    assert torch.equal(found, expected)
+    assert x.grad is not None
+    assert_near(plain.rope_(dy, cos, sin, positions, sign=-1, is_interleaved=True), x.grad)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

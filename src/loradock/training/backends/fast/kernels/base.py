@@ -71,13 +71,16 @@ class Kernels(Protocol):
         """
         ...
 
-    def rope_(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1) -> Tensor:
+    def rope_(
+        self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1, is_interleaved: bool = False
+    ) -> Tensor:
         """Rotary position embedding of x [T, H, D], in place (Su et al. 2021, arXiv 2104.09864); gives x.
 
         cos, sin [P, R] of any float dtype, a row a position, the second half of each row a copy of the first (as
-        transformers makes them); only the first R of D are rotated, column i with i + R/2. positions [T] int32 or
-        int64, below P (not checked). sign -1 applies the transpose: the backward pass, also where the tables carry a
-        scale. Heads may be a slice of a wider row: one call rotates queries and keys that lie side by side.
+        transformers makes them); only the first R of D are rotated, column i with i + R/2, or with `is_interleaved`
+        column 2i with 2i + 1 by the same angle. positions [T] int32 or int64, below P (not checked). sign -1 applies
+        the transpose: the backward pass, also where the tables carry a scale. Heads may be a slice of a wider row: one
+        call rotates queries and keys that lie side by side.
         """
         ...
 

@@ -46,14 +46,19 @@ def rms_norm_backward(
     return dx.to(x.dtype) if into is None else into.add_(dx)
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1) -> Tensor:
+def rope_(
+    x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1, is_interleaved: bool = False
+) -> Tensor:
     """See `base.Kernels.rope_`."""
     half = cos.shape[1] // 2
     c = cos[:, :half].index_select(0, positions).float().unsqueeze(1)
     s = sin[:, :half].index_select(0, positions).float().unsqueeze(1)
     if sign < 0:
         s = -s
-    first, second = x[..., :half], x[..., half : 2 * half]
+    if is_interleaved:
+        first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
     a, b = first.float(), second.float()
     rotated = b * c + a * s
     first.copy_(a * c - b * s)
