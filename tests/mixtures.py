@@ -25,7 +25,7 @@ COMMON = {
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 64, "norm_topk_prob": True},
     "mixtral": {"num_local_experts": 4},
-    "gpt_oss": {"num_local_experts": 4, "intermediate_size": 64},
+    "gpt_oss": {"num_local_experts": 4, "intermediate_size": 64, "sliding_window": 16},
     "glm4_moe": {
         "n_routed_experts": 8,
         "moe_intermediate_size": 64,

@@ -177,6 +177,35 @@ def in_halves(model: FastModel) -> None:
     model.layers[1].parts = replace(model.layers[1].parts, is_interleaved=False)
 
 
+def without_bias(model: FastModel) -> None:
+    """The logits of a router have none."""
+    changed(model, bias=None)
+
+
+def without_experts_bias(model: FastModel) -> None:
+    """The experts' outputs have none."""
+    down: Any = model.layers[1].mlp.frozen()[1]
+    down.bias = None
+
+
+def without_bias_gradient(model: FastModel) -> None:
+    """The gradient of routing weights leaves the experts' biases out."""
+    down: Any = model.layers[1].mlp.frozen()[1]
+    down.along_bias = lambda dy, _: torch.zeros(len(dy))
+
+
+def without_sinks(model: FastModel) -> None:
+    """The scores of a head have none."""
+    parts = model.layers[1].parts
+    model.layers[1].parts = replace(parts, rule=replace(parts.rule, sinks=None))
+
+
+def without_window(model: FastModel) -> None:
+    """A layer sees whole documents."""
+    parts = model.layers[0].parts
+    model.layers[0].parts = replace(parts, rule=replace(parts.rule, window=None))
+
+
 def head_by_head(model: FastModel) -> None:
     """The norm of all query heads is taken of each."""
     layer = model.layers[1]
@@ -199,6 +228,12 @@ def head_by_head(model: FastModel) -> None:
         ("ernie4_5_moe", without_correction),
         ("ernie4_5_moe", in_halves),
         ("minimax_m2", head_by_head),
+        ("gpt_oss", without_bias),
+        ("gpt_oss", without_experts_bias),
+        ("gpt_oss", without_bias_gradient),
+        ("gpt_oss", without_sinks),
+        ("gpt_oss", without_window),
+        ("gpt_oss", swapped),
     ],
 )
 def test_what_is_wrong_in_a_router_or_a_shared_expert_is_refused(

@@ -124,6 +124,17 @@ def test_gates_equal_plain_ones(width: int, act: Activation, dtype: torch.dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [40, 1100])
+def test_clamped_gates_equal_plain_ones(width: int, dtype: torch.dtype) -> None:
+    both, da = strided(3, 2 * width, dtype=dtype).mul_(2), strided(3, width, dtype=dtype)
+    expected, expected_da, how = both.clone(), da.clone(), {"alpha": 1.702, "limit": 2.0}
+    assert_same(fused.clamped_gate(both, **how), plain.clamped_gate(both, **how))
+    assert fused.clamped_gate_backward_(da, both, **how) is da
+    assert_same(da, plain.clamped_gate_backward_(expected_da, expected, **how))
+    assert_same(both, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("softcap", [None, 4.0])
 @pytest.mark.parametrize("width", [33, 9001])
 def test_cross_entropy_equals_the_plain_one(width: int, softcap: float | None, dtype: torch.dtype) -> None:

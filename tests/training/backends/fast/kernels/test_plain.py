@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb
 
@@ -139,6 +142,25 @@ def test_a_gate_and_its_gradients_are_autograds(act: Activation, dtype: torch.dt
     assert_near(again, forward)  # torch's vector and scalar erf differ in the last bit
     assert_near(forward, expected.detach())
     assert_near(both, torch.cat([graph_g.grad, graph_u.grad], dim=-1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_clamped_gate_is_that_of_gpt_oss(dtype: torch.dtype) -> None:
+    experts = SimpleNamespace(alpha=1.702, limit=2.0)
+    both, da = strided(ROWS, 2 * WIDTH, dtype=dtype).mul_(2), strided(ROWS, WIDTH, dtype=dtype)
+    graph = both.float().requires_grad_()
+    expected = GptOssExperts._apply_gate(experts, graph)  # pyright: ignore[reportArgumentType]
+    expected.backward(da.float())
+    assert graph.grad is not None
+    before = both.clone()
+    forward = plain.clamped_gate(both, alpha=1.702, limit=2.0)
+    assert torch.equal(both, before)
+    again = plain.clamped_gate_backward_(da, both, alpha=1.702, limit=2.0)
+    assert again is da
+    assert torch.equal(again, forward)
+    assert_near(forward, expected.detach())
+    assert_near(both, graph.grad)
+    assert 0 < (both == 0).float().mean() < 0.9
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])

@@ -22,6 +22,7 @@ from loradock.training.backends.fast.attention.flash_limits import (
     unpadded,
     windows,
 )
+from loradock.training.backends.fast.attention.sinks import sunk_
 
 
 def installed() -> Any:
@@ -52,6 +53,7 @@ class FlashAttn:
             *(documents.cu_seqlens, documents.cu_seqlens, longest, longest),
             **_rule(rule, documents),
         )
+        logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
         return unpadded(out, q.shape[-1]), (logsumexp, dropout_state)
 
     def backward(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
+from transformers.integrations.moe import _default_apply_gate
 
 from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.kernels.base import Activation
@@ -43,16 +44,18 @@ class DenseParts:
 class RouterParts:
     """A frozen router: `weight` [experts, hidden], and how its logits become the `active` experts of a token.
 
-    A token's experts are those with the highest scores, each weighted by its own, times `factor`. `correction` float32
-    [experts] is added to the scores for the choice alone. With `groups` (count, chosen) they are chosen from so many of
-    these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a token are
-    divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the dtype of
-    the hidden states.
+    A token's experts are those with the highest scores, each weighted by its own, times `factor`; where the scores are
+    the `logits` themselves, by the softmax over those of its experts. `bias` [experts] is added to the logits,
+    `correction` float32 [experts] to the scores for the choice alone. With `groups` (count, chosen) they are chosen
+    from so many of these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a
+    token are divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the
+    dtype of the hidden states.
     """
 
     weight: torch.Tensor
     active: int
-    scores: Literal["softmax", "sigmoid"] = "softmax"
+    scores: Literal["softmax", "sigmoid", "logits"] = "softmax"
+    bias: torch.Tensor | None = None
     correction: torch.Tensor | None = None
     groups: tuple[int, int] | None = None
     is_normalised: bool = True
@@ -61,16 +64,26 @@ class RouterParts:
     is_float32: bool = False
 
 
+@dataclass(frozen=True, kw_only=True)
+class Clamp:
+    """Of the gate of experts whose gate and up lie in turns: see `Kernels.clamped_gate`."""
+
+    alpha: float
+    limit: float
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureParts:
     """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
 
+    `apply_gate`: the function of transformers' class that `activation` or `clamp` stand for.
     `shared`: what every token goes through, too; with `shared_gate`, a linear module of one output, times its sigmoid.
     """
 
     router: RouterParts
     experts: Any
-    activation: Activation
+    activation: Activation | Clamp
+    apply_gate: Any = _default_apply_gate
     shared: DenseParts | None = None
     shared_gate: Any = None
 
@@ -173,11 +186,13 @@ def original_positions(config: Any) -> int:
     return int(given or getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
 
 
-def rule_of(attention: Any, *, window: int | None, softcap: float | None = None) -> Rule:
+def rule_of(
+    attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
+) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
     if attention.attention_dropout:
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
-    return Rule(scale=float(attention.scaling), window=window, softcap=softcap)
+    return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
 
 
 def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:

@@ -96,6 +96,17 @@ class Kernels(Protocol):
         """
         ...
 
+    def clamped_gate(self, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+        """(u + 1) * g * sigmoid(alpha * g) [T, I], new, contiguous; gate_up [T, 2I] holds g and u in turns (gpt-oss).
+
+        Before, g is cut off above the limit, u above it and below its negative.
+        """
+        ...
+
+    def clamped_gate_backward_(self, da: Tensor, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+        """Backward of `clamped_gate`, in place: gate_up becomes its gradient, da the result again and is returned."""
+        ...
+
     def cross_entropy_(
         self,
         logits: Tensor,

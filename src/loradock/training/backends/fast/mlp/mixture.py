@@ -14,19 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.integrations.moe import _default_apply_gate
 
 from loradock.model.experts import layout
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import MixtureParts, Unfit
+from loradock.training.backends.fast.families.base import Clamp, MixtureParts, Unfit
 from loradock.training.backends.fast.kernels import Kernels
-from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.linear import LinearGroup, is_adapted
 from loradock.training.backends.fast.mlp import shared
 from loradock.training.backends.fast.mlp.base import Frozen
 from loradock.training.backends.fast.mlp.dense import Dense
-from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
+from loradock.training.backends.fast.mlp.experts import ExpertLinear, Frozen3D, Pairs
+from loradock.training.backends.fast.mlp.gates import Clamped, Gate, Halves
 from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
 from loradock.training.backends.fast.weights import DenseRoom
 
@@ -64,15 +63,18 @@ class Mixture:
         index: int,
     ) -> None:
         experts, wrappers = unwrapped(parts.experts)
-        if reason := unlike(experts):
+        if reason := unlike(experts, parts.apply_gate):
             raise Unfit(reason)
         self.gate_up, self.down = (
-            ExpertLinear(getattr(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
+            ExpertLinear(Frozen3D.of(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
         )
         self.count = experts.num_experts
         self.router = Router(parts.router, balance, layer=index)
-        self.activation: Activation = parts.activation
-        self.kernels = kernels
+        self.gate: Gate = (
+            Clamped(kernels=kernels, alpha=parts.activation.alpha, limit=parts.activation.limit)
+            if isinstance(parts.activation, Clamp)
+            else Halves(kernels=kernels, activation=parts.activation)
+        )
         self.shared: shared.Shared | None = None
         if parts.shared is not None:
             gate_up, down, *gate = groups
@@ -84,9 +86,8 @@ class Mixture:
         routed = self.router.forward(normed)
         pairs = Pairs.of(routed.experts, count=self.count)
         gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
-        gate, up = gate_up.chunk(2, dim=1)
         of_shared = None if self.shared is None else self.shared.first(normed, batch)
-        return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation), of_shared
+        return routed, pairs, gate_up, h, self.gate.forward(gate_up), of_shared
 
     def second(self, halfway: Halfway, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
         """See `base.Mlp`. What the router chose is counted."""
@@ -123,10 +124,11 @@ class Mixture:
             self.down.backward_b(dy, saved.h_down * weights, pairs)
         dh = self.down.backward_h(dy, pairs)
         dproduct = self.down.backward_input(dy, dh, pairs)
+        dweights = (dproduct * self.gate.forward(gate_up)).sum(dim=1, dtype=torch.float32)
+        if self.down.bias is not None:
+            dweights += self.down.along_bias(dy, pairs)
         del dy
-        gate, up = gate_up.chunk(2, dim=1)
-        dweights = (dproduct * self.kernels.gate(gate, up, self.activation)).sum(dim=1, dtype=torch.float32)
-        product = self.kernels.gate_backward_(dproduct.mul_(weights), gate, up, self.activation)
+        product = self.gate.backward_(dproduct.mul_(weights), gate_up)
         if dh is not None:
             self.down.backward_a(dh.mul_(weights), product, pairs)
         del dproduct, product
@@ -165,14 +167,12 @@ def unwrapped(experts: Any) -> tuple[Any, dict[str, Any]]:
     return experts, wrappers
 
 
-def unlike(experts: Any) -> str | None:
+def unlike(experts: Any, apply_gate: Any) -> str | None:
     """What the experts have that is not computed here, or None."""
     kinds = {
         "experts that transformers computes in a way of their own": not layout.is_served(experts),
-        "a gate of its own": getattr(type(experts), "_apply_gate", None) is not _default_apply_gate,
-        "experts with biases": getattr(experts, "has_bias", False),
+        "a gate of its own": getattr(type(experts), "_apply_gate", None) is not apply_gate,
         "experts without a gate": not getattr(experts, "has_gate", True),
-        "transposed experts": getattr(experts, "is_transposed", False),
         "a norm after each expert": getattr(experts, "has_post_expert_norm", False),
     }
     found = next((kind for kind, has in kinds.items() if has), None)

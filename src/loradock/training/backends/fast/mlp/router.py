@@ -1,7 +1,8 @@
 """A frozen router: which experts a token goes to, with which weights, and the gradient through these weights.
 
-    s = softmax(x W^T) or sigmoid(x W^T) in float32,   w = the s of the K experts that are chosen by s, or by s and a
-    correction of each expert; divided by their sum where the model does so, and times a factor
+    s = softmax(l), sigmoid(l) or l in float32, with logits l = x W^T,   w = the s of the K experts that are chosen by
+    s, or by s and a correction of each expert; divided by their sum where the model does so, and times a factor;
+    where s = l, the softmax over these
 
 The choice itself has no gradient. `Balance` adds the load-balancing loss (Fedus et al. 2021, equations 4 to 6), one sum
 over the tokens of all layers: with f_e the pairs of expert e and P_e the sum of its p, each over N, the number of
@@ -135,13 +136,13 @@ class Router:
         """x [T, hidden]."""
         parts = self.parts
         dtype = self.dtype(x)
-        logits = linear(x.to(dtype), parts.weight.to(dtype))
-        is_softmax = parts.scores == "softmax"
-        scores = torch.softmax(logits, dim=-1, dtype=torch.float32) if is_softmax else torch.sigmoid(logits.float())
-        likeliest = self.preferred(scores)
-        experts = self.balance.choice(likeliest, layer=self.layer)
+        logits = linear(x.to(dtype), parts.weight.to(dtype), None if parts.bias is None else parts.bias.to(dtype))
+        scores = scores_of(logits, parts.scores)
+        experts = self.balance.choice(self.preferred(scores), layer=self.layer)
         weights = scores.gather(1, experts)
-        if parts.is_normalised:
+        if parts.scores == "logits":
+            weights = torch.softmax(weights, dim=-1)
+        elif parts.is_normalised:
             weights = weights / self.total(weights)
         return Routed(
             scores=scores,
@@ -184,14 +185,16 @@ class Router:
         parts, scores = self.parts, routed.scores
         if parts.factor != 1.0:
             dweights = dweights * parts.factor
-        if parts.is_normalised:
+        if parts.scores == "logits":
+            dweights = softmax_backward(dweights, torch.softmax(scores.gather(1, routed.experts), dim=-1))
+        elif parts.is_normalised:
             chosen = scores.gather(1, routed.experts)
             total = self.total(chosen)
             dweights = (dweights - (dweights * chosen).sum(dim=-1, keepdim=True) / total) / total
         dscores = torch.zeros_like(scores).scatter_(1, routed.experts, dweights)
         if self.is_balanced_by_scores:
             self.balance.add_gradient_(dscores)
-        dlogits = softmax_backward(dscores, scores) if parts.scores == "softmax" else dscores * scores * (1 - scores)
+        dlogits = scores_backward(dscores, scores, parts.scores)
         if routed.spread is not None and not self.is_balanced_by_scores:
             dprobabilities = torch.zeros_like(dlogits)
             self.balance.add_gradient_(dprobabilities)
@@ -209,6 +212,20 @@ class Router:
         """The sum that a token's scores [T, K] are divided by, [T, 1]."""
         total = chosen.sum(dim=-1, keepdim=True)
         return total.clamp(min=self.parts.floor) if self.parts.floor else total
+
+
+def scores_of(logits: torch.Tensor, kind: str) -> torch.Tensor:
+    """What experts are chosen by, float32 [T, E]: see `RouterParts`."""
+    if kind == "softmax":
+        return torch.softmax(logits, dim=-1, dtype=torch.float32)
+    return torch.sigmoid(logits.float()) if kind == "sigmoid" else logits.float()
+
+
+def scores_backward(dscores: torch.Tensor, scores: torch.Tensor, kind: str) -> torch.Tensor:
+    """The gradient to the logits."""
+    if kind == "softmax":
+        return softmax_backward(dscores, scores)
+    return dscores * scores * (1 - scores) if kind == "sigmoid" else dscores
 
 
 def softmax_backward(dp: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
