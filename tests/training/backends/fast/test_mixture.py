@@ -17,7 +17,7 @@ from jobs import job_of
 from safetensors.torch import load_file
 from whole_runs import losses, train
 
-from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast import families, self_check
 from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.families.base import Unfit
 from loradock.training.backends.fast.model import FastModel
@@ -251,16 +251,19 @@ def test_what_is_wrong_in_a_router_or_a_shared_expert_is_refused(
 @pytest.mark.parametrize(
     ("kind", "shape", "why"),
     [
-        ("minimax_m2", {"router_jitter_noise": 0.01}, "its routers read hidden states with noise"),
-        ("olmoe", {"clip_qkv": 4.0}, "its queries, keys and values are cut off"),
+        ("minimax_m2", {"router_jitter_noise": 0.01}, "routers read hidden states with noise"),
+        ("olmoe", {"clip_qkv": 4.0}, "queries, keys and values are cut off"),
     ],
 )
-def test_what_it_does_not_compute_of_a_family_is_refused(
+def test_what_it_does_not_compute_of_a_family_goes_to_peft_and_the_plan_says_why(
     kind: str, shape: dict[str, Any], why: str, tmp_path: Path, rows: Path
 ) -> None:
-    job = job_of(tmp_path, "engine=fast", model=mixtures.make(tmp_path / "model", kind, **shape), data=rows)
+    job = job_of(tmp_path, model=mixtures.make(tmp_path / "model", kind, **shape), data=rows)
+    ((name, value),) = shape.items()
+    assert job.plan.engine.value == "peft"
+    assert f"the model has {name} {value}" in job.plan.engine.why
     with pytest.raises(Unfit, match=why):
-        build(job)
+        families.read(job.model, positions=64)
 
 
 def test_a_balancing_loss_is_that_of_a_softmax_whatever_a_router_chooses_by(tmp_path: Path, rows: Path) -> None:

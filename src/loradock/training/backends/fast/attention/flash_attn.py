@@ -53,7 +53,8 @@ class FlashAttn:
             *(documents.cu_seqlens, documents.cu_seqlens, longest, longest),
             **_rule(rule, documents),
         )
-        logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
+        if rule.sinks is not None:
+            logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
         return unpadded(out, q.shape[-1]), (logsumexp, dropout_state)
 
     def backward(

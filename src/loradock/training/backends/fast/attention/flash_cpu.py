@@ -46,9 +46,10 @@ class FlashCpu:
             mask = _corner(bias, end - start, rule)
             is_causal = mask is None and documents.is_causal
             attended, logsumexp = FORWARD(queries, keys, values, 0.0, is_causal, attn_mask=mask, scale=rule.scale)
-            sinks = None if rule.sinks is None else rule.sinks.view(k.shape[1], -1)
-            saved.append(sunk_(attended, logsumexp, sinks))
+            if rule.sinks is not None:
+                logsumexp = sunk_(attended, logsumexp, rule.sinks.view(k.shape[1], -1))
             _by_group(out[start:end], k.shape[1]).copy_(attended)
+            saved.append(logsumexp)
         return out, tuple(saved)
 
     def backward(

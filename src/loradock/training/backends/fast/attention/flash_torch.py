@@ -49,7 +49,8 @@ class FlashTorch:
             False,  # no debug mask
             **_window(rule, documents),
         )
-        logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
+        if rule.sinks is not None:
+            logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
         return unpadded(out, q.shape[-1]), (logsumexp, seed, offset)
 
     def backward(

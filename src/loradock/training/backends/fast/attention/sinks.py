@@ -11,10 +11,8 @@ from __future__ import annotations
 import torch
 
 
-def sunk_(out: torch.Tensor, logsumexp: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
-    """M [..., T] from L [..., T]; out [..., T, D] is multiplied in place. `sinks` [...] are of the heads, or None."""
-    if sinks is None:
-        return logsumexp
+def sunk_(out: torch.Tensor, logsumexp: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """M [..., T] from L [..., T]; out [..., T, D] is multiplied in place. `sinks` [...] are of the heads."""
     total = torch.logaddexp(logsumexp, sinks.to(logsumexp.dtype).unsqueeze(-1))
     out.mul_(torch.exp(logsumexp - total).unsqueeze(-1).to(out.dtype))
     return total
