@@ -146,10 +146,10 @@ def test_a_gate_and_its_gradients_are_autograds(act: Activation, dtype: torch.dt
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_clamped_gate_is_that_of_gpt_oss(dtype: torch.dtype) -> None:
-    experts = SimpleNamespace(alpha=1.702, limit=2.0)
+    experts, apply_gate = SimpleNamespace(alpha=1.702, limit=2.0), vars(GptOssExperts)["_apply_gate"]
     both, da = strided(ROWS, 2 * WIDTH, dtype=dtype).mul_(2), strided(ROWS, WIDTH, dtype=dtype)
     graph = both.float().clone().requires_grad_()
-    expected = GptOssExperts._apply_gate(experts, graph)  # pyright: ignore[reportArgumentType]
+    expected: torch.Tensor = apply_gate(experts, graph)
     expected.backward(da.float())
     assert graph.grad is not None
     before = both.clone()
@@ -157,7 +157,7 @@ def test_a_clamped_gate_is_that_of_gpt_oss(dtype: torch.dtype) -> None:
     assert torch.equal(both, before)
     again = plain.clamped_gate_backward_(da, both, alpha=1.702, limit=2.0)
     assert again is da
-    assert torch.equal(again, forward)
+    assert_near(again, forward)  # torch's vector and scalar sigmoid differ in the last bit
     assert_near(forward, expected.detach().to(dtype))
     assert_near(both, graph.grad.to(dtype))
     assert 0 < (both == 0).float().mean() < 0.9
