@@ -13,7 +13,9 @@ from typing import Any
 import mixtures
 import pytest
 import torch
-from jobs import job_of
+from faults.forking import Forking
+from faults.pairs import arguments, begun, lines
+from jobs import assert_close, job_of
 from safetensors.torch import load_file
 from whole_runs import losses, train
 
@@ -275,6 +277,20 @@ def test_a_balancing_loss_is_that_of_a_softmax_whatever_a_router_chooses_by(tmp_
     unbalanced(model)
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         self_check.check(model, job)
+
+
+def test_two_processes_train_what_one_does(forking: Forking, tmp_path: Path, rows: Path) -> None:
+    """But for the order of additions; dropout before a shared expert's adapters, and its gate's, too."""
+    base = mixtures.make(tmp_path / "model", "qwen2_moe", router_aux_loss_coef=0.0)
+    words = arguments(base, rows, "lora.dropout=0.1", "train.max_steps=4", engine="fast")
+    runs = [begun(forking, tmp_path / str(count), words, count=count) for count in (1, 2)]
+    assert [run.finish() for run in runs] == [[0], [0, 0]], runs[1].text()
+    of_one, of_two = ([line["loss"] for line in lines(run.folder, "train")] for run in runs)
+    assert len(of_one) == 4
+    assert of_two == pytest.approx(of_one, rel=1e-5)
+    weights = [load_file(run.folder / "out" / "adapter" / "adapter_model.safetensors") for run in runs]
+    assert any("shared_expert_gate" in name for name in weights[0])
+    assert_close(*weights, absolute=1e-5)
 
 
 def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixture: Path, rows: Path) -> None:
