@@ -3,7 +3,7 @@
 For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
 halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
 computed again in backward. A checkpointed layer keeps h, its input. Within the second half, a gated MLP and a mixture
-of experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token.
+of experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token, shared ones too.
 """
 
 from __future__ import annotations
