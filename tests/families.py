@@ -28,6 +28,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 20,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
+    "ernie4_5": {"head_dim": 16, "use_bias": True},
     "gemma": {"head_dim": 32},
     "gemma2": {
         "head_dim": 32,

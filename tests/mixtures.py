@@ -25,8 +25,35 @@ COMMON = {
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 64, "norm_topk_prob": True},
     "mixtral": {"num_local_experts": 4},
-    "gpt_oss": {"num_local_experts": 4, "intermediate_size": 64},
-    "glm4_moe": {"n_routed_experts": 4, "moe_intermediate_size": 64, "first_k_dense_replace": 1},
+    "gpt_oss": {"num_local_experts": 4, "intermediate_size": 64, "sliding_window": 16},
+    "glm4_moe": {
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+        "n_group": 4,
+        "topk_group": 2,
+        "routed_scaling_factor": 1.5,
+        "use_qk_norm": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "dots1": {
+        "n_routed_experts": 4,
+        "n_shared_experts": 1,
+        "moe_intermediate_size": 64,
+        "first_k_dense_replace": 1,
+        "routed_scaling_factor": 2.5,
+        "norm_topk_prob": True,
+    },
+    "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128},
+    "ernie4_5_moe": {
+        "moe_num_experts": 4,
+        "moe_k": 2,
+        "moe_intermediate_size": 64,
+        "moe_num_shared_experts": 1,
+        "moe_layer_start_index": 1,
+    },
+    "minimax_m2": {"num_local_experts": 4, "intermediate_size": 64},
+    "olmoe": {"num_experts": 8, "intermediate_size": 64, "norm_topk_prob": True},
     "granitemoe": {"num_local_experts": 4},
 }
 
@@ -44,6 +71,10 @@ def make(directory: Path, kind: str, *, seed: int = 0, **settings: Any) -> Path:
     for parameter in model.parameters():  # some of these classes begin with zeros where others draw
         if parameter.dim() > 1 or not bool(parameter.any()):
             torch.nn.init.normal_(parameter.data, std=0.05)
+    for name, each in (*model.named_parameters(), *model.named_buffers()):  # trained ones are not all alike
+        is_over_heads = "_norm." in name and each.numel() > COMMON["head_dim"]
+        if is_over_heads or name.endswith("e_score_correction_bias"):
+            each.data.add_(torch.randn_like(each.data) * 0.1)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory

@@ -1,6 +1,7 @@
 """A mixture of experts by the fast engine and by PEFT: `python -m bench.mixture`, in the repository's root.
 
     .venv/bin/python -m bench.mixture       Qwen3-MoE: 4 layers of 512, 16 experts of 256 each, 4 of them for a token
+    .venv/bin/python -m bench.mixture --family glm4_moe      a shared expert beside them, and the first layer dense
 
 The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
 turned from round to round. What counts are tokens for a CPU second of the process in the best step of each run, to
@@ -17,6 +18,7 @@ import random
 import statistics
 import tempfile
 import warnings
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,25 @@ from bench.monitoring.runs import WARMUP_STEPS, WORDS, Subject, trained
 
 ENGINES = ("fast", "peft")
 ROWS = 64
+FAMILIES: dict[str, Callable[[int, int], dict[str, Any]]] = {
+    "qwen3_moe": lambda experts, inner: {
+        "num_experts": experts,
+        "moe_intermediate_size": inner,
+        "norm_topk_prob": True,
+    },
+    "qwen2_moe": lambda experts, inner: {
+        "num_experts": experts,
+        "moe_intermediate_size": inner,
+        "shared_expert_intermediate_size": 2 * inner,
+    },
+    "glm4_moe": lambda experts, inner: {
+        "n_routed_experts": experts,
+        "moe_intermediate_size": inner,
+        "intermediate_size": 4 * inner,
+    },
+    "gpt_oss": lambda experts, inner: {"num_local_experts": experts, "intermediate_size": inner},
+}
+"""A model_type, and what its configuration calls experts and their inner width."""
 
 
 def main() -> None:
@@ -39,6 +60,7 @@ def main() -> None:
     parser.add_argument("--words", type=int, default=96, help="of a row")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--experts", type=int, default=16)
+    parser.add_argument("--family", choices=FAMILIES, default="qwen3_moe")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of both engines")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
@@ -53,8 +75,9 @@ def main() -> None:
             print({engine: round(rate) for engine, rate in rates[-1].items()}, f"losses within {moved:.0e}", flush=True)
     means = {engine: statistics.mean(each[engine] for each in rates[1:]) for engine in ENGINES}
     print(
-        f"{described()['device']}, hidden {options.hidden}, {options.experts} experts, {options.samples} rows of "
-        f"{options.words} words a step: {means['fast']:.0f} tokens a CPU second against {means['peft']:.0f} of PEFT, "
+        f"{described()['device']}, {options.family}, hidden {options.hidden}, {options.experts} experts, "
+        f"{options.samples} rows of {options.words} words a step: {means['fast']:.0f} tokens a CPU second "
+        f"against {means['peft']:.0f} of PEFT, "
         f"{means['fast'] / means['peft']:.2f} times"
     )
 
@@ -75,25 +98,24 @@ def speed(subject: Subject, *more: str) -> tuple[float, list[float]]:
 def made(folder: Path, options: Any) -> Subject:
     """The model and rows that it trains on."""
     import torch
-    from transformers import AutoTokenizer, Qwen3MoeConfig, Qwen3MoeForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
     from loradock import demo
 
     tokenizer = AutoTokenizer.from_pretrained(Path(demo.__file__).parent / "base")
     torch.manual_seed(0)
-    config = Qwen3MoeConfig(
+    config = AutoConfig.for_model(
+        options.family,
         vocab_size=len(tokenizer),
         hidden_size=options.hidden,
         num_hidden_layers=4,
         num_attention_heads=8,
         num_key_value_heads=2,
-        num_experts=options.experts,
         num_experts_per_tok=4,
-        moe_intermediate_size=options.hidden // 2,
-        norm_topk_prob=True,
         max_position_embeddings=1024,
+        **FAMILIES[options.family](options.experts, options.hidden // 2),
     )
-    Qwen3MoeForCausalLM(config).save_pretrained(folder / "model")
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     draw = random.Random(0)
     rows = [{"instruction": "Repeat.", "output": " ".join(draw.choices(WORDS, k=options.words))} for _ in range(ROWS)]

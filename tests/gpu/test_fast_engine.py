@@ -74,12 +74,16 @@ def test_cached_weights_give_the_bits_of_bitsandbytes(shape: tuple[int, int], to
 
 
 @pytest.mark.parametrize("window", [None, 64])
+@pytest.mark.parametrize("has_sinks", [False, True])
 @pytest.mark.parametrize("deterministic", [False, True])
-def test_attention_over_documents_is_that_of_each_alone(window: int | None, deterministic: bool) -> None:
+def test_attention_over_documents_is_that_of_each_alone(
+    window: int | None, has_sinks: bool, deterministic: bool
+) -> None:
     bounds = (0, 166, 170, 900, 1924, BUDGET)
     repeated = torch.tensor([*bounds, *[BUDGET] * 26], dtype=torch.int32, device="cuda")
     documents = Documents(bounds=bounds, cu_seqlens=repeated, longest=BUDGET)
-    rule = Rule(scale=SIZE**-0.5, window=window, softcap=None)
+    sinks = torch.linspace(-2, 8, HEADS, device="cuda") if has_sinks else None
+    rule = Rule(scale=SIZE**-0.5, window=window, softcap=None, sinks=sinks)
     q, k, v = (torch.randn(BUDGET, n, SIZE, device="cuda", dtype=torch.bfloat16) for n in (HEADS, KEYS, KEYS))
     torch.use_deterministic_algorithms(deterministic)
     try:

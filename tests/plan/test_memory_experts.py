@@ -85,19 +85,24 @@ def stored(value: Any) -> set[torch.UntypedStorage]:
     return set().union(*map(stored, value)) if isinstance(value, tuple) else set()
 
 
+WIDE = {"num_experts_per_tok": 3, "moe_intermediate_size": 192}
+
+
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "glm4_moe"])
 @pytest.mark.parametrize("targets", ["all-linear", "[all-linear,experts]"])
-def test_what_the_fast_engine_keeps_of_a_layer_is_what_its_plan_counts(
-    targets: str, tmp_path: Path, rows: Path
+def test_what_the_fast_engine_keeps_of_its_layers_is_what_its_plan_counts(
+    targets: str, kind: str, tmp_path: Path, rows: Path
 ) -> None:
-    """Also of experts in a layer of another shape than the plan's usual one."""
-    base = mixtures.make(tmp_path / "base", "qwen3_moe", num_experts_per_tok=3, moe_intermediate_size=192)
+    """Also of experts in a layer of another shape than the plan's usual one, beside shared ones and a dense layer."""
+    base = mixtures.make(tmp_path / "base", kind, **WIDE)
     settings = ("engine=fast", f"lora.targets={targets}", "model.compute_dtype=bfloat16")
     job = job_of(tmp_path, *settings, model=base, data=rows)
     engine, _ = build(job)
     batch = self_check.learned(engine, self_check.first_rows(job))
     x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
-    kept = engine.layers[1].forward(x, batch)[1]
-    size = sum({storage.data_ptr(): storage.nbytes() for storage in stored(kept)}.values())
+    kept = tuple(layer.forward(x, batch)[1] for layer in engine.layers)
+    by_place = {storage.data_ptr(): storage.nbytes() for storage in stored(kept) if storage.data_ptr() != x.data_ptr()}
+    size = sum(by_place.values()) / len(kept) + x.nbytes
     setting = Setting(
         quantization="nf4",
         double_quant=True,

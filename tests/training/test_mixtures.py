@@ -150,7 +150,10 @@ def loads(run: Any) -> list[tuple[float, ...]]:
     return [tuple(line[name] for name in names) for line in run.metrics]
 
 
-@pytest.mark.parametrize(("kind", "engine"), [("qwen3_moe", "fast"), ("gpt_oss", "peft")])
+@pytest.mark.parametrize(
+    ("kind", "engine"),
+    [("glm4_moe", "fast"), ("qwen2_moe", "fast"), ("gpt_oss", "fast"), ("granitemoe", "peft")],
+)
 def test_twenty_steps_fall_and_a_resume_and_a_recomputation_give_the_same_bits(
     kind: str, engine: str, mixture: Mixture, rows: Path, tmp_path: Path
 ) -> None:

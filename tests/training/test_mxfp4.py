@@ -23,6 +23,7 @@ from loradock.model import added_error, load, prequantised, source, whole
 from loradock.model.experts import layout
 from loradock.model.experts.storage import NF4Experts
 from loradock.model.stored import mxfp4
+from loradock.training.objectives.supervised import balancing_of
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
@@ -103,9 +104,8 @@ def test_loss_and_gradients_are_those_of_the_dequantised_weights_in_float64(
         parameter.data.copy_(weights[name])
     adapter = str(tmp_path / "adapter")
     twin = PeftModel.from_pretrained(plain, adapter, is_trainable=True, autocast_adapter_dtype=False).double()
-    objective: Any = job.objective
     inputs = padded(job)
-    out = twin(**inputs, output_router_logits=True) if objective.balancing else twin(**inputs)
+    out = twin(**inputs, output_router_logits=True) if balancing_of(twin) else twin(**inputs)
     out.loss.backward()
     assert loss == pytest.approx(out.loss.item(), rel=1e-5)
     assert any(".experts." in name for name in computed)

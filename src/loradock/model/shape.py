@@ -93,8 +93,8 @@ def capped_heads(config: Any) -> int:
 
 
 def peculiarity(config: Any) -> str | None:
-    """What a text model's config asks for that few do: random drops, a look ahead, angles that depend on the input."""
-    for name in ("attention_dropout", "resid_pdrop", "embd_pdrop"):
+    """What a text model's config asks for that few do: drops and noise, a look ahead, angles that hang on the input."""
+    for name in ("attention_dropout", "resid_pdrop", "embd_pdrop", "router_jitter_noise", "clip_qkv"):
         if share := getattr(config, name, None):
             return f"the model has {name} {share}"
     if getattr(config, "use_bidirectional_attention", False):

@@ -67,15 +67,30 @@ def attend(q: Tensor, k: Tensor, v: Tensor, masked: Masked, bias: Tensor | None 
 
 
 def attend_backward(
-    dout: Tensor, q: Tensor, k: Tensor, v: Tensor, masked: Masked, bias: Tensor | None = None
+    dout: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    masked: Masked,
+    bias: Tensor | None = None,
+    *,
+    kept: tuple[Tensor, Tensor] | None = None,
 ) -> tuple[list[Tensor], Tensor]:
-    """Gradients of q, k, v, each [tokens, heads, size], and of the scores."""
+    """Gradients of q, k, v, each [tokens, heads, size], and of the scores.
+
+    `kept`: out [L, H, D] and logsumexp [H, L], from which FlashAttention-2's kernels make the weights again.
+    """
     repeats = q.shape[1] // k.shape[1]
     do, q, k, v = heads_first(dout, q, k, v)
     wide_k, wide_v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
-    weights = scores(q, wide_k, masked, bias).softmax(-1).nan_to_num(0.0)
-    dweights = do @ wide_v.transpose(1, 2)
-    ds = weights * (dweights - (dweights * weights).sum(-1, keepdim=True))
+    found, dweights = scores(q, wide_k, masked, bias), do @ wide_v.transpose(1, 2)
+    if kept is None:
+        weights = found.softmax(-1).nan_to_num(0.0)
+        mean = (dweights * weights).sum(-1, keepdim=True)
+    else:
+        weights = torch.exp(found - kept[1].unsqueeze(-1))
+        mean = (do * heads_first(kept[0])[0]).sum(-1, keepdim=True)
+    ds = weights * (dweights - mean)
     dk, dv = ds.transpose(1, 2) @ q * masked.scale, weights.transpose(1, 2) @ do
     dk, dv = (t.unflatten(0, (-1, repeats)).sum(1) for t in (dk, dv))
     return [t.transpose(0, 1) for t in (ds @ wide_k * masked.scale, dk, dv)], ds
@@ -117,7 +132,8 @@ def flash_backward(
         return tuple(torch.stack([part[i] for part in parts]).to(query.dtype) for i in range(3))
     results = [torch.full_like(t, float("nan"), memory_format=torch.contiguous_format) for t in (query, key, value)]
     for a, b in documents_of(cum_seq_q, query.shape[0]):
-        parts, _ = attend_backward(grad_out[a:b], query[a:b], key[a:b], value[a:b], masked)
+        kept = (out[a:b], logsumexp[:, a:b])
+        parts, _ = attend_backward(grad_out[a:b], query[a:b], key[a:b], value[a:b], masked, kept=kept)
         for whole, part in zip(results, parts, strict=True):
             whole[a:b] = part.to(whole.dtype)
     return tuple(results)

@@ -6,18 +6,22 @@ That loss and gradients are those of a float64 twin is in tests/training/test_mi
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import mixtures
 import pytest
 import torch
-from jobs import job_of
+from faults.forking import Forking
+from faults.pairs import arguments, begun, lines
+from jobs import assert_close, job_of
 from safetensors.torch import load_file
 from whole_runs import losses, train
 
-from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast import families, self_check
 from loradock.training.backends.fast.backend import build
+from loradock.training.backends.fast.families.base import Unfit
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
 
@@ -63,6 +67,12 @@ def test_a_dense_layer_among_them_and_weights_that_do_not_add_up_to_one_are_comp
     assert self_check.check(model, job).exact.adapter < 1e-4
 
 
+def changed(model: FastModel, **parts: Any) -> None:
+    """The router of one layer does something else."""
+    mlp: Any = model.layers[1].mlp
+    mlp.router.parts = replace(mlp.router.parts, **parts)
+
+
 def scaled(model: FastModel) -> None:
     """An adapter on experts is off by one per cent."""
     wrong: Any = model.layers[1].mlp.frozen()[1]
@@ -83,8 +93,7 @@ def without_router_gradient(model: FastModel) -> None:
 
 def not_normalised(model: FastModel) -> None:
     """The weights of a token do not add up to one."""
-    mlp: Any = model.layers[1].mlp
-    mlp.router.is_normalised = False
+    changed(model, is_normalised=False)
 
 
 def another_router(model: FastModel) -> None:
@@ -111,6 +120,177 @@ def test_what_is_wrong_is_refused(fault: Callable[[FastModel], None], job: Job) 
     fault(model)
     with pytest.raises(Unsound, match="does not compute what PEFT computes"):
         self_check.check(model, job)
+
+
+def without_correction(model: FastModel) -> None:
+    """Experts are chosen by their scores alone."""
+    changed(model, correction=None)
+
+
+def without_groups(model: FastModel) -> None:
+    """Experts are chosen from all groups."""
+    changed(model, groups=None)
+
+
+def without_factor(model: FastModel) -> None:
+    """The weights of the experts are not scaled."""
+    changed(model, factor=1.0)
+
+
+def by_softmax(model: FastModel) -> None:
+    """The scores are another function of the logits."""
+    changed(model, scores="softmax")
+
+
+def without_shared(model: FastModel) -> None:
+    """The expert of all tokens is left out."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared = None
+
+
+def without_gate(model: FastModel) -> None:
+    """The shared expert counts as much for each token."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared.gate = None
+
+
+def without_gate_gradient(model: FastModel) -> None:
+    """The shared expert's gate gets none."""
+    mlp: Any = model.layers[1].mlp
+    mlp.shared.dense.along_product = lambda dproduct, _: torch.zeros(len(dproduct), 1)
+
+
+def swapped(model: FastModel) -> None:
+    """Two experts have each other's adapter."""
+    a: Any = model.layers[1].mlp.frozen()[0]
+    bind = a.bind
+
+    def swap(adapters: Any) -> None:
+        bind(adapters)
+        order = [1, 0, *range(2, len(a.adapters.a))]
+        a.adapters = replace(a.adapters, a=a.adapters.a[order], b=a.adapters.b[:, :, order])
+
+    a.bind = swap
+    swap(model.adapters)
+
+
+def in_halves(model: FastModel) -> None:
+    """Rotary columns turn with those of the other half."""
+    model.layers[1].parts = replace(model.layers[1].parts, is_interleaved=False)
+
+
+def without_bias(model: FastModel) -> None:
+    """The logits of a router have none."""
+    changed(model, bias=None)
+
+
+def without_experts_bias(model: FastModel) -> None:
+    """The experts' outputs have none."""
+    down: Any = model.layers[1].mlp.frozen()[1]
+    down.bias = None
+
+
+def without_bias_gradient(model: FastModel) -> None:
+    """The gradient of routing weights leaves the experts' biases out."""
+    down: Any = model.layers[1].mlp.frozen()[1]
+    down.along_bias = lambda dy, _: torch.zeros(len(dy))
+
+
+def without_sinks(model: FastModel) -> None:
+    """The scores of a head have none."""
+    parts = model.layers[1].parts
+    model.layers[1].parts = replace(parts, rule=replace(parts.rule, sinks=None))
+
+
+def without_window(model: FastModel) -> None:
+    """A layer sees whole documents."""
+    parts = model.layers[0].parts
+    model.layers[0].parts = replace(parts, rule=replace(parts.rule, window=None))
+
+
+def head_by_head(model: FastModel) -> None:
+    """The norm of all query heads is taken of each."""
+    layer = model.layers[1]
+    norm = layer.parts.query_norm
+    assert norm
+    layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
+
+
+@pytest.mark.parametrize(
+    ("kind", "fault"),
+    [
+        ("glm4_moe", without_correction),
+        ("glm4_moe", without_groups),
+        ("glm4_moe", without_factor),
+        ("glm4_moe", by_softmax),
+        ("glm4_moe", without_shared),
+        ("qwen2_moe", without_gate),
+        ("qwen2_moe", without_gate_gradient),
+        ("qwen2_moe", swapped),
+        ("ernie4_5_moe", without_correction),
+        ("ernie4_5_moe", in_halves),
+        ("minimax_m2", head_by_head),
+        ("gpt_oss", without_bias),
+        ("gpt_oss", without_experts_bias),
+        ("gpt_oss", without_bias_gradient),
+        ("gpt_oss", without_sinks),
+        ("gpt_oss", without_window),
+        ("gpt_oss", swapped),
+    ],
+)
+def test_what_is_wrong_in_a_router_or_a_shared_expert_is_refused(
+    kind: str, fault: Callable[[FastModel], None], tmp_path: Path, rows: Path
+) -> None:
+    settings = (EXPERTS, "engine=fast", "model.compute_dtype=bfloat16")
+    job = job_of(tmp_path, *settings, model=mixtures.make(tmp_path / "model", kind), data=rows)
+    model = build(job)[0]
+    self_check.check(model, job)
+    fault(model)
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "why"),
+    [
+        ("minimax_m2", {"router_jitter_noise": 0.01}, "routers read hidden states with noise"),
+        ("olmoe", {"clip_qkv": 4.0}, "queries, keys and values are cut off"),
+    ],
+)
+def test_what_it_does_not_compute_of_a_family_goes_to_peft_and_the_plan_says_why(
+    kind: str, shape: dict[str, Any], why: str, tmp_path: Path, rows: Path
+) -> None:
+    job = job_of(tmp_path, model=mixtures.make(tmp_path / "model", kind, **shape), data=rows)
+    ((name, value),) = shape.items()
+    assert job.plan.engine.value == "peft"
+    assert f"the model has {name} {value}" in job.plan.engine.why
+    with pytest.raises(Unfit, match=why):
+        families.read(job.model, positions=64)
+
+
+def test_a_balancing_loss_is_that_of_a_softmax_whatever_a_router_chooses_by(tmp_path: Path, rows: Path) -> None:
+    base = mixtures.make(tmp_path / "model", "minimax_m2", router_aux_loss_coef=1.0)
+    job = job_of(tmp_path, "engine=fast", EXPERTS, "lora.dropout=0", model=base, data=rows)
+    model = build(job)[0]
+    assert model.balance.coefficient == 1.0
+    assert self_check.check(model, job).exact.adapter < 1e-4
+    unbalanced(model)
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        self_check.check(model, job)
+
+
+def test_two_processes_train_what_one_does(forking: Forking, tmp_path: Path, rows: Path) -> None:
+    """But for the order of additions; dropout before a shared expert's adapters, and its gate's, too."""
+    base = mixtures.make(tmp_path / "model", "qwen2_moe", router_aux_loss_coef=0.0)
+    words = arguments(base, rows, "lora.dropout=0.1", "train.max_steps=4", engine="fast")
+    runs = [begun(forking, tmp_path / str(count), words, count=count) for count in (1, 2)]
+    assert [run.finish() for run in runs] == [[0], [0, 0]], runs[1].text()
+    of_one, of_two = ([line["loss"] for line in lines(run.folder, "train")] for run in runs)
+    assert len(of_one) == 4
+    assert of_two == pytest.approx(of_one, rel=1e-5)
+    weights = [load_file(run.folder / "out" / "adapter" / "adapter_model.safetensors") for run in runs]
+    assert any("shared_expert_gate" in name for name in weights[0])
+    assert_close(*weights, absolute=1e-5)
 
 
 def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixture: Path, rows: Path) -> None:

@@ -3,7 +3,7 @@
 For a token of hidden size h, with q, k, v the projected sizes and I the MLP's, a layer keeps 2h (the inputs of both
 halves), q + k + v, q (attention's output) and 2I elements of the compute dtype; norms and the gate's product are
 computed again in backward. A checkpointed layer keeps h, its input. Within the second half, a gated MLP and a mixture
-of experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token.
+of experts are implementations of one interface (`mlp`); a mixture keeps 2I for each expert of a token, shared ones too.
 """
 
 from __future__ import annotations
@@ -26,8 +26,10 @@ from loradock.training.backends.fast.mlp.mixture import Mixture
 from loradock.training.backends.fast.mlp.router import Balance
 from loradock.training.backends.fast.weights import DenseRoom
 
-ADAPTERS_A_GROUP = 16
-"""Numbers set aside for the adapters of one of a layer's four groups."""
+GROUPS, ADAPTERS_A_GROUP = 4, 16
+"""A layer's groups of linear layers, and numbers set aside for the adapters of one."""
+ADAPTERS_OF_FIRST = 8
+"""Of these, what the first group leaves to a fifth, as is the gate of a shared expert."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -86,11 +88,11 @@ class Layer:
         """
         self.parts = parts
         self.qkv, self.output, *of_mlp = (
-            LinearGroup(modules, adapters, room, kernels=kernels, first=ADAPTERS_A_GROUP * (4 * index + group))
+            LinearGroup(modules, adapters, room, kernels=kernels, first=first_adapter(index, group))
             for group, modules in enumerate(parts.groups())
         )
         if isinstance(parts.mlp, MixtureParts):
-            self.mlp: Mlp = Mixture(parts.mlp, adapters, room, balance, kernels=kernels, index=mixture)
+            self.mlp: Mlp = Mixture(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
         else:
             gate_up, down = of_mlp
             self.mlp = Dense(gate_up, down, activation=parts.mlp.activation, kernels=kernels)
@@ -225,12 +227,12 @@ class Layer:
         return self.kernels.rms_norm(x, norm.weight, norm.epsilon, offset=norm.offset)
 
     def _head_norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of each head by itself; x [T, heads, size]."""
-        y, rstd = self._norm(x.reshape(-1, x.shape[-1]), norm)
+        """The norm of each head by itself, or of all at once; x [T, heads, size]."""
+        y, rstd = self._norm(x.reshape(-1, norm.weight.shape[0]), norm)
         return y.view(x.shape), rstd
 
     def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm) -> torch.Tensor:
-        size = x.shape[-1]
+        size = norm.weight.shape[0]
         flat = dy.reshape(-1, size)
         return self.kernels.rms_norm_backward(flat, x.reshape(-1, size), rstd, norm.weight, offset=norm.offset).view(
             x.shape
@@ -243,7 +245,8 @@ class Layer:
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
 
     def _rotate(self, heads: torch.Tensor, batch: Tokens, *, sign: int) -> None:
-        self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign)
+        is_interleaved = self.parts.is_interleaved
+        self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign, is_interleaved=is_interleaved)
 
     def _split(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k and v [T, K, D]."""
@@ -251,3 +254,9 @@ class Layer:
         heads = joined.view(joined.shape[0], queries + 2 * keys, size)
         q, k, v = heads.split([queries, keys, keys], dim=1)
         return heads[:, : queries + keys], q, k, v
+
+
+def first_adapter(layer: int, group: int) -> int:
+    """The number of the first adapter of one of a layer's groups: what its dropout is drawn by."""
+    beyond, group = divmod(group, GROUPS)
+    return ADAPTERS_A_GROUP * (GROUPS * layer + group) + ADAPTERS_OF_FIRST * beyond

@@ -102,7 +102,7 @@ def in_float32(model: Any) -> Iterator[None]:
             module.forward = partial(product, module)  # pyright: ignore[reportAttributeAccessIssue]
             undone.append(partial(delattr, module, "forward"))
         elif is_router(module):
-            undone.append(router_in_float32(module.weight))
+            undone += [in_float32_meanwhile(each) for each in module.parameters(recurse=False)]
     allows_tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -149,10 +149,10 @@ def is_router(module: Any) -> bool:
     return weight is not None and weight.dim() == 2 and not is_torchs
 
 
-def router_in_float32(weight: Any) -> Callable[[], object]:
-    """Let a router's matrix be one of float32; what puts it back."""
-    undo = partial(setattr, weight, "data", weight.data)
-    weight.data = weight.data.float()
+def in_float32_meanwhile(parameter: Any) -> Callable[[], object]:
+    """Let a router's matrix or bias be of float32; what puts it back."""
+    undo = partial(setattr, parameter, "data", parameter.data)
+    parameter.data = parameter.data.float()
     return undo
 
 

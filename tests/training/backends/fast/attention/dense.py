@@ -22,20 +22,33 @@ def visible(bounds: Sequence[int], left: int, right: int) -> Tensor:
     return seen & ((-back <= right) if right >= 0 else seen)
 
 
-def weights(q: Tensor, k: Tensor, seen: Tensor, scale: float, softcap: float) -> Tensor:
-    """q, k [H, T, D] -> [H, T, T]; a softcap of 0 is none."""
+def scored(q: Tensor, k: Tensor, seen: Tensor, scale: float, softcap: float) -> Tensor:
+    """q, k [H, T, D] -> [H, T, T], minus infinity where nothing is seen; a softcap of 0 is none."""
     scores = q @ k.transpose(1, 2) * scale
     scores = softcap * torch.tanh(scores / softcap) if softcap else scores
-    return scores.masked_fill(~seen, -torch.inf).softmax(-1)
+    return scores.masked_fill(~seen, -torch.inf)
+
+
+def weights(scores: Tensor, sinks: Tensor | None) -> Tensor:
+    """Weights of scores [H, T, T]. `sinks` [H] are scores of one more column, which goes."""
+    if sinks is None:
+        return scores.softmax(-1)
+    return torch.cat([scores, sinks.to(scores).view(-1, 1, 1).expand(-1, scores.shape[1], 1)], -1).softmax(-1)[..., :-1]
 
 
 def dense(
-    *tensors: Tensor, bounds: Sequence[int], scale: float, left: int = -1, right: int = 0, softcap: float = 0.0
+    *tensors: Tensor,
+    bounds: Sequence[int],
+    scale: float,
+    left: int = -1,
+    right: int = 0,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """q [T, H, D], k and v [T, K, D] -> out in float64, by one table of all tokens."""
     q, k, v = (tensor.double().transpose(0, 1) for tensor in tensors)
     k, v = (tensor.repeat_interleave(len(q) // len(k), 0) for tensor in (k, v))
-    return (weights(q, k, visible(bounds, left, right), scale, softcap) @ v).transpose(0, 1)
+    return (weights(scored(q, k, visible(bounds, left, right), scale, softcap), sinks) @ v).transpose(0, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,6 +70,7 @@ class Problem:
             "left": -1 if rule.window is None or not self.documents.is_causal else rule.window - 1,
             "right": 0 if self.documents.is_causal else -1,
             "softcap": rule.softcap or 0.0,
+            "sinks": rule.sinks,
         }
         out = dense(*leaves, **(told | other))
         return out.detach(), *torch.autograd.grad(out, leaves, self.dout.double())

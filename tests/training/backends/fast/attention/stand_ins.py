@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from training.backends.fast.attention.dense import visible, weights
+from training.backends.fast.attention.dense import scored, visible
 
 # flash_attn/flash_attn_interface.py of flash-attn 2.8.3.post2, lines 143-163 and 330-354.
 FLASH_ATTN_FORWARD = """
@@ -48,14 +48,18 @@ class Told:
         self.seen = visible(bounds, given["window_size_left"], right)
         self.place = torch.cat([torch.arange(end - start) for start, end in pairwise(bounds)])
 
-    def out(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """[T, H, D] in the dtype of q."""
-        table, _, heads = self._table(q, k, v)
-        return self._written(table @ heads[2]).to(q.dtype)
+    def out(self, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """[T, H, D] in the dtype of q, and the log-sum-exp, float32 [H, T]."""
+        scores, _, heads = self._scores(q, k, v)
+        logsumexp = scores.logsumexp(-1)
+        return self._written(scores.softmax(-1) @ heads[2]).to(q.dtype), logsumexp.float()
 
-    def gradients(self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def gradients(
+        self, dout: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, logsumexp: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """dq, dk, dv by the formulas of FlashAttention-2 (arXiv:2307.08691), in the dtype of q."""
-        table, slope, (q64, k64, v64) = self._table(q, k, v)
+        scores, slope, (q64, k64, v64) = self._scores(q, k, v)
+        table = (scores - logsumexp.double().unsqueeze(-1)).exp()
         dout64, out64 = dout.double().transpose(0, 1), out.double().transpose(0, 1)
         dv = table.transpose(1, 2) @ dout64
         along = (dout64 * out64).sum(-1, keepdim=True)
@@ -64,8 +68,8 @@ class Told:
         dk, dv = (grouped.unflatten(0, (k.shape[1], -1)).sum(1) for grouped in (dk, dv))
         return self._written(dq).to(q.dtype), self._written(dk).to(q.dtype), self._written(dv).to(q.dtype)
 
-    def _table(self, *tensors: Tensor) -> tuple[Tensor, Tensor | float, tuple[Tensor, ...]]:
-        """Weights [H, T, T], the slope of the cap, and q, k, v in float64 with k and v repeated."""
+    def _scores(self, *tensors: Tensor) -> tuple[Tensor, Tensor | float, tuple[Tensor, ...]]:
+        """Scores [H, T, T], the slope of the cap, and q, k, v in float64 with k and v repeated."""
         assert all(tensor.shape[-1] % 8 == 0 and tensor.shape[-1] <= 256 for tensor in tensors)
         assert all(tensor.stride(-1) == 1 for tensor in tensors)
         repeats = tensors[0].shape[1] // tensors[1].shape[1]
@@ -73,7 +77,7 @@ class Told:
         k, v = k.repeat_interleave(repeats, 0), v.repeat_interleave(repeats, 0)
         scores = q @ k.transpose(1, 2) * self.scale
         slope = 1 - torch.tanh(scores / self.softcap) ** 2 if self.softcap else 1.0
-        return weights(q, k, self.seen, self.scale, self.softcap), slope, (q, k, v)
+        return scored(q, k, self.seen, self.scale, self.softcap), slope, (q, k, v)
 
     def _written(self, heads: Tensor) -> Tensor:
         """[H, T, D] as [T, H, D]; a row that no block of the launch reaches is not a number."""
@@ -90,8 +94,8 @@ class FlashAttnStandIn:
         bound = signature(FLASH_ATTN_FORWARD).bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        out = Told(**given).out(given["q"], given["k"], given["v"])
-        return out, torch.zeros(out.shape[1], len(out)), torch.empty(0), RNG_STATE
+        out, logsumexp = Told(**given).out(given["q"], given["k"], given["v"])
+        return out, logsumexp, torch.empty(0), RNG_STATE
 
     def _flash_attn_varlen_backward(self, *args: Any, **kwargs: Any) -> Tensor:
         bound = signature(FLASH_ATTN_BACKWARD).bind(*args, **kwargs)
@@ -100,7 +104,7 @@ class FlashAttnStandIn:
         assert given["rng_state"] is RNG_STATE
         assert given["softmax_lse"].shape == (given["q"].shape[1], len(given["q"]))
         self.deterministic.append(given["deterministic"])
-        computed = Told(**given).gradients(*(given[name] for name in ("dout", "q", "k", "v", "out")))
+        computed = Told(**given).gradients(*(given[name] for name in ("dout", "q", "k", "v", "out", "softmax_lse")))
         for name, gradient in zip(("dq", "dk", "dv"), computed, strict=True):
             given[name].copy_(gradient)
         return given["softmax_lse"]
@@ -126,8 +130,8 @@ def _told(*common: Any, scale: float, **window: int) -> Told:
 def _torch_forward(q: Tensor, k: Tensor, v: Tensor, *rest: Any, **window: Any) -> tuple[Tensor, ...]:
     *common, debug = rest
     assert not debug
-    out = _told(*common, **window).out(q, k, v)
-    return out, torch.zeros(out.shape[1], len(out)), RNG_STATE, RNG_STATE[0], torch.empty(0)
+    out, logsumexp = _told(*common, **window).out(q, k, v)
+    return out, logsumexp, RNG_STATE, RNG_STATE[0], torch.empty(0)
 
 
 def _torch_backward(
@@ -137,4 +141,4 @@ def _torch_backward(
     assert logsumexp.shape == (q.shape[1], len(q))
     assert torch.equal(seed, RNG_STATE)
     assert torch.equal(offset, RNG_STATE[0])
-    return _told(*common, **window).gradients(dout, q, k, v, out)
+    return _told(*common, **window).gradients(dout, q, k, v, out, logsumexp)

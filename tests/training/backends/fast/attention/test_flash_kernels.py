@@ -17,6 +17,7 @@ from loradock.training.backends.fast.attention.per_document import PerDocument
 FULL = Rule(scale=0.3, window=None, softcap=None)
 WINDOW = Rule(scale=0.3, window=5, softcap=None)
 BOTH = Rule(scale=0.9, window=5, softcap=2.0)
+SUNK = Rule(scale=0.3, window=5, softcap=None, sinks=torch.tensor([-3.0, 0.5, 2.0, 8.0]))
 FP32 = 1e-5
 
 
@@ -40,7 +41,7 @@ def attention(request: pytest.FixtureRequest) -> Iterator[Attention]:
         yield FlashTorch() if request.param == "flash-torch" else FlashAttn(interface=lambda: stand_in)
 
 
-@pytest.mark.parametrize("rule", [FULL, WINDOW], ids=["full", "window"])
+@pytest.mark.parametrize("rule", [FULL, WINDOW, SUNK], ids=["full", "window", "sinks"])
 @pytest.mark.parametrize("size", [16, 20])
 def test_kernels_are_told_what_dense_attention_does(attention: Attention, rule: Rule, size: int) -> None:
     asked = problem(size=size)

@@ -16,14 +16,20 @@ ITSELF = Rule(scale=0.3, window=1, softcap=None)
 WIDE = Rule(scale=0.3, window=33, softcap=None)
 SOFTCAP = Rule(scale=0.9, window=None, softcap=2.0)
 BOTH = Rule(scale=0.9, window=5, softcap=2.0)
+SINKS = torch.tensor([-3.0, 0.5, 2.0, 8.0])
+"""One that hardly counts, and one that takes nearly all."""
+SUNK = Rule(scale=0.3, window=None, softcap=None, sinks=SINKS)
+SUNK_WINDOW = Rule(scale=0.3, window=5, softcap=None, sinks=SINKS)
 WAYS = [
-    *((FlashCpu(), rule) for rule in (FULL, WINDOW, ITSELF, WIDE)),
-    *((PerDocument(), rule) for rule in (FULL, WINDOW, ITSELF, WIDE, SOFTCAP, BOTH)),
+    *((FlashCpu(), rule) for rule in (FULL, WINDOW, ITSELF, WIDE, SUNK, SUNK_WINDOW)),
+    *((PerDocument(), rule) for rule in (FULL, WINDOW, ITSELF, WIDE, SOFTCAP, BOTH, SUNK, SUNK_WINDOW)),
 ]
 FP32 = 1e-5
 
 every_way = pytest.mark.parametrize(
-    ("attention", "rule"), WAYS, ids=[f"{a.name}-window {r.window}-softcap {r.softcap}" for a, r in WAYS]
+    ("attention", "rule"),
+    WAYS,
+    ids=[f"{a.name}-window {r.window}-softcap {r.softcap}{'' if r.sinks is None else '-sinks'}" for a, r in WAYS],
 )
 
 
@@ -103,6 +109,13 @@ def test_a_planted_error_exceeds_the_tolerance() -> None:
     shifted = (0, 1, 4, *asked.documents.bounds[3:])
     for planted in ({"left": 5}, {"left": 3}, {"right": -1}, {"bounds": shifted}, {"scale": 0.301}):
         assert worst(found, asked.reference(WINDOW, **planted)) > 100 * FP32
+
+
+def test_a_sink_that_is_lost_or_anothers_exceeds_the_tolerance() -> None:
+    asked = problem()
+    found = asked.solve(FlashCpu(), SUNK)
+    for planted in (None, SINKS.roll(1), SINKS + 0.01):
+        assert worst(found, asked.reference(SUNK, sinks=planted)) > 10 * FP32
 
 
 @pytest.mark.parametrize(

@@ -84,12 +84,13 @@ def test_a_float32_norm_weight_serves_a_bfloat16_row() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("is_interleaved", [False, True])
 @pytest.mark.parametrize(
     ("heads", "width", "rotated", "index"),
     [(1, 16, 16, torch.int64), (5, 24, 20, torch.int32), (40, 12, 6, torch.int64)],
 )
 def test_rope_equals_the_plain_one_and_touches_nothing_else(
-    heads: int, width: int, rotated: int, index: torch.dtype, dtype: torch.dtype
+    heads: int, width: int, rotated: int, index: torch.dtype, is_interleaved: bool, dtype: torch.dtype
 ) -> None:
     row = strided(4, (heads + 2) * width, dtype=dtype)
     expected = row.clone()
@@ -97,9 +98,11 @@ def test_rope_equals_the_plain_one_and_touches_nothing_else(
     positions = torch.tensor([0, 29, 1, 0], dtype=index)
     for sign in (1, -1):
         heads_of = [tensor[:, width:-width].unflatten(1, (heads, width)) for tensor in (row, expected)]
-        assert fused.rope_(heads_of[0], cos, sin, positions, sign=sign) is heads_of[0]
-        plain.rope_(heads_of[1], cos, sin, positions, sign=sign)
+        how: dict[str, Any] = {"sign": sign, "is_interleaved": is_interleaved}
+        assert fused.rope_(heads_of[0], cos, sin, positions, **how) is heads_of[0]
+        plain.rope_(heads_of[1], cos, sin, positions, **how)
         assert_same(row, expected)
+        expected.copy_(row)
 
 
 @pytest.mark.filterwarnings("ignore:overflow encountered in exp:RuntimeWarning")  # numpy's, for sigmoid(-90)
@@ -117,6 +120,17 @@ def test_gates_equal_plain_ones(width: int, act: Activation, dtype: torch.dtype)
     assert fused.gate_backward_(da, g, u, act) is da
 
     assert_same(da, plain.gate_backward_(expected_da, expected_g, expected_u, act))
+    assert_same(both, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("width", [40, 1100])
+def test_clamped_gates_equal_plain_ones(width: int, dtype: torch.dtype) -> None:
+    both, da = strided(3, 2 * width, dtype=dtype).mul_(2), strided(3, width, dtype=dtype)
+    expected, expected_da, how = both.clone(), da.clone(), {"alpha": 1.702, "limit": 2.0}
+    assert_same(fused.clamped_gate(both, **how), plain.clamped_gate(both, **how))
+    assert fused.clamped_gate_backward_(da, both, **how) is da
+    assert_same(da, plain.clamped_gate_backward_(expected_da, expected, **how))
     assert_same(both, expected)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
+from transformers.models.ernie4_5_moe import modeling_ernie4_5_moe
 from transformers.models.gemma2.modeling_gemma2 import Gemma2RMSNorm
+from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 from transformers.models.llama.modeling_llama import LlamaRMSNorm
 from transformers.models.phi3.modeling_phi3 import apply_rotary_pos_emb
 
@@ -105,6 +109,20 @@ def test_rope_is_transformers_and_its_transpose_is_autograds(dtype: torch.dtype,
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_interleaved_rope_is_that_of_ernie(dtype: torch.dtype) -> None:
+    cos, sin = table(30, 16)
+    positions = torch.tensor([0, 1, 2, 0, 29, 1, 0])
+    x = torch.randn(ROWS, 4, 16).to(dtype).requires_grad_()
+    expected, _ = modeling_ernie4_5_moe.apply_rotary_pos_emb(x, x, cos[positions], sin[positions])
+    dy = torch.randn(ROWS, 4, 16).to(dtype)
+    expected.backward(dy)
+    found = plain.rope_(x.detach().clone(), cos, sin, positions, is_interleaved=True)
+    assert torch.equal(found, expected)
+    assert x.grad is not None
+    assert_near(plain.rope_(dy, cos, sin, positions, sign=-1, is_interleaved=True), x.grad)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("act", ACTIVATIONS)
 def test_a_gate_and_its_gradients_are_autograds(act: Activation, dtype: torch.dtype) -> None:
     both = strided(ROWS, 2 * WIDTH, dtype=dtype)
@@ -124,6 +142,25 @@ def test_a_gate_and_its_gradients_are_autograds(act: Activation, dtype: torch.dt
     assert_near(again, forward)  # torch's vector and scalar erf differ in the last bit
     assert_near(forward, expected.detach())
     assert_near(both, torch.cat([graph_g.grad, graph_u.grad], dim=-1))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_clamped_gate_is_that_of_gpt_oss(dtype: torch.dtype) -> None:
+    experts, apply_gate = SimpleNamespace(alpha=1.702, limit=2.0), vars(GptOssExperts)["_apply_gate"]
+    both, da = strided(ROWS, 2 * WIDTH, dtype=dtype).mul_(2), strided(ROWS, WIDTH, dtype=dtype)
+    graph = both.float().clone().requires_grad_()
+    expected: torch.Tensor = apply_gate(experts, graph)
+    expected.backward(da.float())
+    assert graph.grad is not None
+    before = both.clone()
+    forward = plain.clamped_gate(both, alpha=1.702, limit=2.0)
+    assert torch.equal(both, before)
+    again = plain.clamped_gate_backward_(da, both, alpha=1.702, limit=2.0)
+    assert again is da
+    assert_near(again, forward)  # torch's vector and scalar sigmoid differ in the last bit
+    assert_near(forward, expected.detach().to(dtype))
+    assert_near(both, graph.grad.to(dtype))
+    assert 0 < (both == 0).float().mean() < 0.9
 
 
 @pytest.mark.parametrize("softcap", [None, 3.0])

@@ -7,7 +7,7 @@ and those before it, or all (`Documents.is_causal`).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -75,12 +75,14 @@ class Rule:
 
     `scale` multiplies q·k. With `window` w a token sees itself and the w - 1 before it, as transformers defines
     `sliding_window`; None is no limit. With `softcap` c the scaled score s becomes c·tanh(s / c) before the softmax
-    (Gemma 2, arXiv:2408.00118); None is no cap.
+    (Gemma 2, arXiv:2408.00118); None is no cap. `sinks` [H], frozen: of each query head the score of one more token
+    that all see and whose value is zero (gpt-oss, as in arXiv:2309.17453); None is none. Not with a softcap.
     """
 
     scale: float
     window: int | None
     softcap: float | None
+    sinks: torch.Tensor | None = field(default=None, compare=False)
 
 
 class Attention(Protocol):

@@ -22,6 +22,7 @@ from loradock.training.backends.fast.attention.flash_limits import (
     unpadded,
     windows,
 )
+from loradock.training.backends.fast.attention.sinks import sunk_
 
 
 def installed() -> Any:
@@ -52,6 +53,8 @@ class FlashAttn:
             *(documents.cu_seqlens, documents.cu_seqlens, longest, longest),
             **_rule(rule, documents),
         )
+        if rule.sinks is not None:
+            logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
         return unpadded(out, q.shape[-1]), (logsumexp, dropout_state)
 
     def backward(

@@ -15,6 +15,7 @@ import torch
 
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.mask import check_window, needs_mask, visible
+from loradock.training.backends.fast.attention.sinks import sunk_
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default
@@ -45,6 +46,8 @@ class FlashCpu:
             mask = _corner(bias, end - start, rule)
             is_causal = mask is None and documents.is_causal
             attended, logsumexp = FORWARD(queries, keys, values, 0.0, is_causal, attn_mask=mask, scale=rule.scale)
+            if rule.sinks is not None:
+                logsumexp = sunk_(attended, logsumexp, rule.sinks.view(k.shape[1], -1))
             _by_group(out[start:end], k.shape[1]).copy_(attended)
             saved.append(logsumexp)
         return out, tuple(saved)

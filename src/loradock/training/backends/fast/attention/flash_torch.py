@@ -20,6 +20,7 @@ from loradock.training.backends.fast.attention.flash_limits import (
     unpadded,
     windows,
 )
+from loradock.training.backends.fast.attention.sinks import sunk_
 
 FORWARD = torch.ops.aten._flash_attention_forward.default
 BACKWARD = torch.ops.aten._flash_attention_backward.default
@@ -48,6 +49,8 @@ class FlashTorch:
             False,  # no debug mask
             **_window(rule, documents),
         )
+        if rule.sinks is not None:
+            logsumexp = sunk_(out.transpose(0, 1), logsumexp, rule.sinks)
         return unpadded(out, q.shape[-1]), (logsumexp, seed, offset)
 
     def backward(

@@ -11,10 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
 from loradock.training.backends.fast.attention.mask import check_window, needs_mask, visible
+
+SINK_COLUMNS = 8
+"""By which heads grow for a sink's score: kernels take sizes that are multiples of 8."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,9 @@ def _attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, docum
     if repeats > 1:  # not every kernel behind SDPA takes fewer key heads
         k, v = k.repeat_interleave(repeats, 1), v.repeat_interleave(repeats, 1)
     q, k, v = (tensor.transpose(0, 1).unsqueeze(0) for tensor in (q, k, v))
-    if rule.softcap is None:
+    if rule.sinks is not None:
+        attended = _sunk(q, k, v, rule, rule.sinks, is_causal=is_causal)
+    elif rule.softcap is None:
         attended = _sdpa(q, k, v, rule, is_causal=is_causal)
     else:
         attended = _capped(q, k, v, rule, rule.softcap, is_causal=is_causal)
@@ -84,6 +89,30 @@ def _sdpa(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, *, is_c
     mask = visible(length, rule.window, device=q.device) if needs_mask(length, rule.window) else None
     is_plain = mask is None and is_causal
     return scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_plain, scale=rule.scale)
+
+
+def _sunk(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rule: Rule, sinks: torch.Tensor, *, is_causal: bool
+) -> torch.Tensor:
+    """[1, H, L, D] each, by torch's kernel with one more token before all others, whose score is the sink.
+
+    Heads get columns of their own for it: the sink over the scale in the queries, 1 in this token's key alone.
+    """
+    length, size = q.shape[2:]
+    own = torch.zeros(SINK_COLUMNS, dtype=q.dtype, device=q.device)
+    own[0] = 1.0
+    columns = (sinks.to(q.dtype) / rule.scale).view(1, -1, 1, 1) * own
+    q = torch.cat([pad(q, (0, 0, 1, 0)), columns.expand(1, -1, length + 1, -1)], dim=-1)
+    k = pad(k, (0, SINK_COLUMNS, 1, 0))
+    k[:, :, 0, size] = 1.0
+    v = pad(v, (0, SINK_COLUMNS, 1, 0))
+    mask = None
+    if needs_mask(length, rule.window):
+        mask = visible(length + 1, rule.window, device=q.device)
+        mask[:, 0] = True
+    is_plain = mask is None and is_causal
+    attended = scaled_dot_product_attention(q, k, v, attn_mask=mask, is_causal=is_plain, scale=rule.scale)
+    return attended[:, :, 1:, :size]
 
 
 def _capped(

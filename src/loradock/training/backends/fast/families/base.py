@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from transformers.integrations.moe import _default_apply_gate
 
 from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.token_rows import RowParameter, bare, rows_of
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+SHARED = ("shared_experts", "shared_expert")
+"""What transformers' classes call the experts that every token goes through."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,30 +41,65 @@ class DenseParts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class RouterParts:
+    """A frozen router: `weight` [experts, hidden], and how its logits become the `active` experts of a token.
+
+    A token's experts are those with the highest scores, each weighted by its own, times `factor`; where the scores are
+    the `logits` themselves, by the softmax over those of its experts. `bias` [experts] is added to the logits,
+    `correction` float32 [experts] to the scores for the choice alone. With `groups` (count, chosen) they are chosen
+    from so many of these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a
+    token are divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the
+    dtype of the hidden states.
+    """
+
+    weight: torch.Tensor
+    active: int
+    scores: Literal["softmax", "sigmoid", "logits"] = "softmax"
+    bias: torch.Tensor | None = None
+    correction: torch.Tensor | None = None
+    groups: tuple[int, int] | None = None
+    is_normalised: bool = True
+    floor: float = 0.0
+    factor: float = 1.0
+    is_float32: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamp:
+    """Of the gate of experts whose gate and up lie in turns: see `Kernels.clamped_gate`."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureParts:
     """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
 
-    `router` [experts, hidden], frozen: softmax over all experts, the `active` most probable ones of a token, weighted
-    by their probabilities, which are made to add up to 1 where `is_normalised`.
+    `apply_gate`: the function of transformers' class that `activation` or `clamp` stand for.
+    `shared`: what every token goes through, too; with `shared_gate`, a linear module of one output, times its sigmoid.
     """
 
-    router: torch.Tensor
-    active: int
-    is_normalised: bool
+    router: RouterParts
     experts: Any
-    activation: Activation
+    activation: Activation | Clamp
+    apply_gate: Any = _default_apply_gate
+    shared: DenseParts | None = None
+    shared_gate: Any = None
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
-        """Of linear modules it has none."""
-        return ()
+        """The linear modules in groups with a common input: those of the shared expert, its gate last."""
+        shared = () if self.shared is None else self.shared.groups()
+        return shared if self.shared_gate is None else (*shared, (self.shared_gate,))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerParts:
     """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
 
-    `heads` are (queries, keys and values, size). `rotary` names the table of positions. Norms that a family does not
-    have are None.
+    `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
+    which the length of their weight says. `rotary` names the table of positions; `is_interleaved`: a column turns with
+    the next one, not with that of the other half. Norms that a family does not have are None.
     """
 
     attention_norm: Norm
@@ -76,6 +114,7 @@ class LayerParts:
     mlp_norm: Norm
     mlp: DenseParts | MixtureParts
     mlp_out_norm: Norm | None
+    is_interleaved: bool = False
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
@@ -147,11 +186,13 @@ def original_positions(config: Any) -> int:
     return int(given or getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
 
 
-def rule_of(attention: Any, *, window: int | None, softcap: float | None = None) -> Rule:
+def rule_of(
+    attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
+) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
     if attention.attention_dropout:
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
-    return Rule(scale=float(attention.scaling), window=window, softcap=softcap)
+    return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
 
 
 def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:
@@ -159,10 +200,30 @@ def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:
     return config.num_attention_heads, config.num_key_value_heads, attention.head_dim
 
 
+def softmax_router(mlp: Any) -> RouterParts:
+    """The router of Mixtral and Qwen. Unfit where it reads hidden states with noise."""
+    if getattr(mlp, "jitter_noise", 0):
+        raise Unfit(f"its routers read hidden states with noise (router_jitter_noise {mlp.jitter_noise})")
+    router = mlp.gate
+    return RouterParts(
+        weight=router.weight.detach(), active=router.top_k, is_normalised=getattr(router, "norm_topk_prob", True)
+    )
+
+
 def split_layer(
-    layer: Any, config: Any, *, window: int | None, activation: str, has_head_norms: bool = False, offset: bool = False
+    layer: Any,
+    config: Any,
+    *,
+    window: int | None,
+    activation: str,
+    has_head_norms: bool = False,
+    offset: bool = False,
+    router: Callable[[Any], RouterParts] = softmax_router,
 ) -> LayerParts:
-    """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half."""
+    """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.
+
+    `router` reads that of a mixture off the layer's second half.
+    """
     attention = layer.self_attn
     return LayerParts(
         attention_norm=norm_of(layer.input_layernorm, offset=offset),
@@ -175,25 +236,28 @@ def split_layer(
         output=attention.o_proj,
         attention_out_norm=None,
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
-        mlp=mlp_of(layer.mlp, activation=activation_of(activation)),
+        mlp=mlp_of(layer.mlp, router, activation=activation_of(activation)),
         mlp_out_norm=None,
     )
 
 
-def mlp_of(mlp: Any, *, activation: Activation) -> DenseParts | MixtureParts:
+def mlp_of(mlp: Any, router: Callable[[Any], RouterParts], *, activation: Activation) -> DenseParts | MixtureParts:
     """The second half of a layer of the common build."""
     if not hasattr(mlp, "experts"):
-        return DenseParts(gate_up=(mlp.gate_proj, mlp.up_proj), activation=activation, down=mlp.down_proj)
-    if getattr(mlp, "jitter_noise", 0):
-        raise Unfit(f"its routers read hidden states with noise (router_jitter_noise {mlp.jitter_noise})")
-    router = mlp.gate
+        return dense_of(mlp, activation=activation)
+    shared = next((each for name in SHARED if (each := getattr(mlp, name, None)) is not None), None)
     return MixtureParts(
-        router=router.weight.detach(),
-        active=router.top_k,
-        is_normalised=getattr(router, "norm_topk_prob", True),
+        router=router(mlp),
         experts=mlp.experts,
         activation=activation,
+        shared=None if shared is None else dense_of(shared, activation=activation),
+        shared_gate=getattr(mlp, "shared_expert_gate", None),
     )
+
+
+def dense_of(mlp: Any, *, activation: Activation) -> DenseParts:
+    """A gated MLP of the common build."""
+    return DenseParts(gate_up=(mlp.gate_proj, mlp.up_proj), activation=activation, down=mlp.down_proj)
 
 
 def common_model(

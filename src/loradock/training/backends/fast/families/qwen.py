@@ -14,7 +14,7 @@ def parts(model: Any, *, positions: int) -> ModelParts:
         split_layer(
             layer,
             config,
-            window=layer.self_attn.sliding_window,
+            window=getattr(layer.self_attn, "sliding_window", None),
             activation=config.hidden_act,
             has_head_norms=hasattr(layer.self_attn, "q_norm"),
         )

@@ -71,13 +71,16 @@ class Kernels(Protocol):
         """
         ...
 
-    def rope_(self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1) -> Tensor:
+    def rope_(
+        self, x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1, is_interleaved: bool = False
+    ) -> Tensor:
         """Rotary position embedding of x [T, H, D], in place (Su et al. 2021, arXiv 2104.09864); gives x.
 
         cos, sin [P, R] of any float dtype, a row a position, the second half of each row a copy of the first (as
-        transformers makes them); only the first R of D are rotated, column i with i + R/2. positions [T] int32 or
-        int64, below P (not checked). sign -1 applies the transpose: the backward pass, also where the tables carry a
-        scale. Heads may be a slice of a wider row: one call rotates queries and keys that lie side by side.
+        transformers makes them); only the first R of D are rotated, column i with i + R/2, or with `is_interleaved`
+        column 2i with 2i + 1 by the same angle. positions [T] int32 or int64, below P (not checked). sign -1 applies
+        the transpose: the backward pass, also where the tables carry a scale. Heads may be a slice of a wider row: one
+        call rotates queries and keys that lie side by side.
         """
         ...
 
@@ -91,6 +94,17 @@ class Kernels(Protocol):
         da, g, u [T, I] of one dtype. The activation is made anew so that forward need not keep it: the LoRA gradient of
         the down projection reads it.
         """
+        ...
+
+    def clamped_gate(self, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+        """(u + 1) * g * sigmoid(alpha * g) [T, I], new, contiguous; gate_up [T, 2I] holds g and u in turns (gpt-oss).
+
+        Before, g is cut off above the limit, u above it and below its negative.
+        """
+        ...
+
+    def clamped_gate_backward_(self, da: Tensor, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+        """Backward of `clamped_gate`, in place: gate_up becomes its gradient, da the result again and is returned."""
         ...
 
     def cross_entropy_(

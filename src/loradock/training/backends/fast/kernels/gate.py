@@ -35,6 +35,66 @@ def gate_backward_(da: Tensor, g: Tensor, u: Tensor, act: Activation) -> Tensor:
     return da
 
 
+def clamped_gate(gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    """See `base.Kernels.clamped_gate`."""
+    rows, width = gate_up.shape[0], gate_up.shape[1] // 2
+    a = gate_up.new_empty(rows, width)
+    grid = (rows, (width + BLOCK - 1) // BLOCK)
+    launch.launch(
+        clamped_gate_kernel, grid, gate_up, gate_up.stride(0), a, alpha, limit,
+        width=width, block=BLOCK, num_warps=WARPS,
+    )  # fmt: skip
+    return a
+
+
+def clamped_gate_backward_(da: Tensor, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    """See `base.Kernels.clamped_gate_backward_`."""
+    rows, width = da.shape
+    grid = (rows, (width + BLOCK - 1) // BLOCK)
+    launch.launch(
+        clamped_gate_backward_kernel, grid, da, da.stride(0), gate_up, gate_up.stride(0), alpha, limit,
+        width=width, block=BLOCK, num_warps=WARPS,
+    )  # fmt: skip
+    return da
+
+
+@triton.jit
+def clamped_gate_kernel(gate_up, stride, a, alpha, limit, width: tl.constexpr, block: tl.constexpr):
+    """A program makes `block` columns of one row of a [rows, width]."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    inside = column < width
+    place = gate_up + row * stride + 2 * column
+    g = tl.minimum(tl.load(place, mask=inside, other=0.0).to(tl.float32), limit)
+    u = tl.minimum(tl.maximum(tl.load(place + 1, mask=inside, other=0.0).to(tl.float32), -limit), limit)
+    result = (u + 1.0) * g * tl.sigmoid(alpha * g)
+    tl.store(a + row * width + column, result.to(a.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def clamped_gate_backward_kernel(
+    da, da_stride, gate_up, stride, alpha, limit, width: tl.constexpr, block: tl.constexpr
+):
+    """A program turns `block` columns of one row of da [rows, width] into a, and those of gate_up into its gradient."""
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * block + tl.arange(0, block)
+    inside = column < width
+    da += row * da_stride + column
+    place = gate_up + row * stride + 2 * column
+    gradient = tl.load(da, mask=inside, other=0.0).to(tl.float32)
+    raw_g = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    raw_u = tl.load(place + 1, mask=inside, other=0.0).to(tl.float32)
+    g = tl.minimum(raw_g, limit)
+    u = tl.minimum(tl.maximum(raw_u, -limit), limit) + 1.0
+    share = tl.sigmoid(alpha * g)
+    h = g * share
+    dg = tl.where(raw_g > limit, 0.0, gradient * u * (share + alpha * h * (1.0 - share)))
+    du = tl.where(tl.abs(raw_u) > limit, 0.0, gradient * h)
+    tl.store(place, dg.to(gate_up.dtype.element_ty), mask=inside)
+    tl.store(place + 1, du.to(gate_up.dtype.element_ty), mask=inside)
+    tl.store(da, (h * u).to(da.dtype.element_ty), mask=inside)
+
+
 @triton.jit
 def gate_kernel(g, g_stride, u, u_stride, a, width: tl.constexpr, act: tl.constexpr, block: tl.constexpr):
     """A program makes `block` columns of one row of a [rows, width]."""

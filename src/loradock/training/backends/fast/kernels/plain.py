@@ -17,8 +17,8 @@ from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.kernels.dropped import lora_down, lora_down_backward_a, lora_down_backward_x_
 
 __all__ = [
-    "NAME", "cross_entropy_", "gate", "gate_backward_", "lora_down", "lora_down_backward_a", "lora_down_backward_x_",
-    "rms_norm", "rms_norm_backward", "rope_",
+    "NAME", "clamped_gate", "clamped_gate_backward_", "cross_entropy_", "gate", "gate_backward_", "lora_down",
+    "lora_down_backward_a", "lora_down_backward_x_", "rms_norm", "rms_norm_backward", "rope_",
 ]  # fmt: skip
 
 NAME: str = "torch"
@@ -46,14 +46,19 @@ def rms_norm_backward(
     return dx.to(x.dtype) if into is None else into.add_(dx)
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1) -> Tensor:
+def rope_(
+    x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1, is_interleaved: bool = False
+) -> Tensor:
     """See `base.Kernels.rope_`."""
     half = cos.shape[1] // 2
     c = cos[:, :half].index_select(0, positions).float().unsqueeze(1)
     s = sin[:, :half].index_select(0, positions).float().unsqueeze(1)
     if sign < 0:
         s = -s
-    first, second = x[..., :half], x[..., half : 2 * half]
+    if is_interleaved:
+        first, second = x[..., : 2 * half : 2], x[..., 1 : 2 * half : 2]
+    else:
+        first, second = x[..., :half], x[..., half : 2 * half]
     a, b = first.float(), second.float()
     rotated = b * c + a * s
     first.copy_(a * c - b * s)
@@ -76,6 +81,26 @@ def gate_backward_(da: Tensor, g: Tensor, u: Tensor, act: Activation) -> Tensor:
         torch.mul(h, wide_da, out=u[rows])
         g[rows] = dg
         da[rows] = a
+    return da
+
+
+def clamped_gate(gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    """See `base.Kernels.clamped_gate`."""
+    g, u = gate_up[:, ::2].float().clamp(max=limit), gate_up[:, 1::2].float().clamp(-limit, limit)
+    return torch.sigmoid(g * alpha).mul_(g).mul_(u.add_(1)).to(gate_up.dtype)
+
+
+def clamped_gate_backward_(da: Tensor, gate_up: Tensor, *, alpha: float, limit: float) -> Tensor:
+    """See `base.Kernels.clamped_gate_backward_`."""
+    for rows in _few_rows(gate_up):
+        raw_g, raw_u, wide_da = gate_up[rows, ::2].float(), gate_up[rows, 1::2].float(), da[rows].float()
+        g, u = raw_g.clamp(max=limit), raw_u.clamp(-limit, limit).add_(1)
+        share = torch.sigmoid(g * alpha)
+        h = g * share
+        slope = share + alpha * h * (1 - share)
+        gate_up[rows, ::2] = (wide_da * u * slope).masked_fill_(raw_g > limit, 0.0).to(gate_up.dtype)
+        gate_up[rows, 1::2] = (wide_da * h).masked_fill_(raw_u.abs() > limit, 0.0).to(gate_up.dtype)
+        da[rows] = h.mul_(u).to(da.dtype)
     return da
 
 

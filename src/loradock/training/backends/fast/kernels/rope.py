@@ -11,7 +11,9 @@ from loradock.training.backends.fast.kernels import launch
 HEADS_AT_ONCE = 32
 
 
-def rope_(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1) -> Tensor:
+def rope_(
+    x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int = 1, is_interleaved: bool = False
+) -> Tensor:
     """See `base.Kernels.rope_`."""
     tokens, heads, _ = x.shape
     half = cos.shape[1] // 2
@@ -19,7 +21,8 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int =
     grid = (tokens, (heads + together - 1) // together)
     launch.launch(
         rope_kernel, grid, x, x.stride(0), x.stride(1), cos, cos.stride(0), sin, sin.stride(0), positions,
-        heads=heads, half=half, sign=sign, block=block, together=together, num_warps=launch.warps_of(block * together),
+        heads=heads, half=half, sign=sign, step=2 if is_interleaved else 1, apart=1 if is_interleaved else half,
+        block=block, together=together, num_warps=launch.warps_of(block * together),
     )  # fmt: skip
     return x
 
@@ -27,9 +30,10 @@ def rope_(x: Tensor, cos: Tensor, sin: Tensor, positions: Tensor, *, sign: int =
 @triton.jit
 def rope_kernel(
     x, token_stride, head_stride, cos, cos_stride, sin, sin_stride, positions,
-    heads: tl.constexpr, half: tl.constexpr, sign: tl.constexpr, block: tl.constexpr, together: tl.constexpr,
+    heads: tl.constexpr, half: tl.constexpr, sign: tl.constexpr, step: tl.constexpr, apart: tl.constexpr,
+    block: tl.constexpr, together: tl.constexpr,
 ):  # fmt: skip
-    """A program rotates `together` heads of one token: columns i and i + half of each, by the token's angle i."""
+    """A program rotates `together` heads of one token: columns i * step and the one `apart` from it, by its angle i."""
     token = tl.program_id(0).to(tl.int64)
     head = tl.program_id(1) * together + tl.arange(0, together)
     column = tl.arange(0, block)
@@ -37,8 +41,8 @@ def rope_kernel(
     c = tl.load(cos + position * cos_stride + column, mask=column < half, other=0.0).to(tl.float32)[None, :]
     s = tl.load(sin + position * sin_stride + column, mask=column < half, other=0.0).to(tl.float32)[None, :] * sign
     inside = (head < heads)[:, None] & (column < half)[None, :]
-    first = x + token * token_stride + head[:, None] * head_stride + column[None, :]
+    first = x + token * token_stride + head[:, None] * head_stride + column[None, :] * step
     a = tl.load(first, mask=inside, other=0.0).to(tl.float32)
-    b = tl.load(first + half, mask=inside, other=0.0).to(tl.float32)
+    b = tl.load(first + apart, mask=inside, other=0.0).to(tl.float32)
     tl.store(first, (a * c - b * s).to(x.dtype.element_ty), mask=inside)
-    tl.store(first + half, (b * c + a * s).to(x.dtype.element_ty), mask=inside)
+    tl.store(first + apart, (b * c + a * s).to(x.dtype.element_ty), mask=inside)

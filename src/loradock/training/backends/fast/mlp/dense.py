@@ -14,6 +14,8 @@ from loradock.training.backends.fast.linear import LinearGroup
 
 Halfway = tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]
 """The adapters' h, gate and up, and what the last product reads."""
+OfProduct = tuple[torch.Tensor | None, torch.Tensor]
+"""The gradients to the h of down's adapters, and to what down reads."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -54,16 +56,35 @@ class Dense:
         self, dy: torch.Tensor, saved: DenseKept, normed: Callable[[], torch.Tensor], batch: Tokens
     ) -> torch.Tensor:
         """See `base.Mlp`."""
+        return self.rest_backward(self.product_backward(dy, saved, batch), saved, normed, batch)
+
+    def product_backward(self, dy: torch.Tensor, saved: DenseKept, batch: Tokens) -> OfProduct:
+        """The gradients of down's B, to its h, and to the gate's product."""
         dh = self.down.backward_b(dy, saved.h_down)
-        dproduct = self.down.backward_input(dy, dh, keys=batch.keys)
+        return dh, self.down.backward_input(dy, dh, keys=batch.keys)
+
+    def rest_backward(
+        self, of_product: OfProduct, saved: DenseKept, normed: Callable[[], torch.Tensor], batch: Tokens
+    ) -> torch.Tensor:
+        """The rest of `backward`; the gradient to the product is overwritten."""
+        dh, dproduct = of_product
         gate, up = saved.gate_up.chunk(2, dim=1)
         product = self.kernels.gate_backward_(dproduct, gate, up, self.activation)
         self.down.backward_a(dh, product, keys=batch.keys)
-        del dproduct, product
+        del dproduct, product, of_product
         dh = self.gate_up.backward_b(saved.gate_up, saved.h)
         if dh is not None:
             self.gate_up.backward_a(dh, normed(), keys=batch.keys)
         return self.gate_up.backward_input(saved.gate_up, dh, keys=batch.keys)
+
+    def along_product(self, dproduct: torch.Tensor, saved: DenseKept) -> torch.Tensor:
+        """Of each token the gradient to the gate's product times the product, float32 [T, 1]; nothing is overwritten.
+
+        As down has no bias, it is also the gradient to the output times the output, which is not kept.
+        """
+        gate, up = saved.gate_up.chunk(2, dim=1)
+        product = self.kernels.gate(gate, up, self.activation)
+        return product.mul_(dproduct).sum(dim=1, keepdim=True, dtype=torch.float32)
 
     def linears(self) -> tuple[LinearGroup, ...]:
         """See `base.Mlp`."""

@@ -5,8 +5,9 @@ For expert e with matrix W_e [out, in], A_e [r, in], B_e [out, r] and scale s, o
     h = x A_e^T,   y = x W_e^T + s h B_e^T
     dh = s dy B_e,   dx = dy W_e + dh A_e,   dB_e = s dy^T h,   dA_e = dh^T x
 
-An expert without a token is not computed, and its adapter's gradient is zero. Of PEFT's tensors A lies as [experts x r,
-in] and B as [out, r x experts], the expert running fastest: B is laid out by expert for the time of a pass.
+A bias of each expert comes to y; a matrix may lie as [in, out]. An expert without a token is not computed, and its
+adapter's gradient is zero. Of PEFT's tensors A lies as [experts x r, in] and B as [out, r x experts], the expert
+running fastest: B is laid out by expert for the time of a pass.
 """
 
 from __future__ import annotations
@@ -79,6 +80,24 @@ class ExpertAdapters:
         )
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Frozen3D:
+    """One matrix of every expert as transformers has it: [experts, out, in], or [experts, in, out] if `is_transposed`.
+
+    `bias` [experts, out] or None.
+    """
+
+    weights: torch.Tensor
+    is_transposed: bool
+    bias: torch.Tensor | None
+
+    @classmethod
+    def of(cls, experts: Any, key: str) -> Frozen3D:
+        """That of transformers' module of experts by its name."""
+        bias = getattr(experts, f"{key}_bias").detach() if experts.has_bias else None
+        return cls(weights=getattr(experts, key), is_transposed=experts.is_transposed, bias=bias)
+
+
 def expert_parameters(wrapper: Any) -> list[torch.nn.Parameter]:
     """The trainable weights of PEFT's wrapper."""
     return [wrapper.lora_A[ADAPTER].weight, wrapper.lora_B[ADAPTER].weight]
@@ -87,9 +106,10 @@ def expert_parameters(wrapper: Any) -> list[torch.nn.Parameter]:
 class ExpertLinear:
     """One matrix of every expert over pairs; `wrapper`: PEFT's, or None without an adapter."""
 
-    def __init__(self, weights: torch.Tensor, wrapper: Any, adapters: FlatAdapters, room: DenseRoom) -> None:
-        self.weight = FrozenExperts(weights, room)
-        self.outputs, self.inputs = self.weight.shape
+    def __init__(self, frozen: Frozen3D, wrapper: Any, adapters: FlatAdapters, room: DenseRoom) -> None:
+        self.weight = FrozenExperts(frozen.weights, room)
+        self.bias, self.is_transposed = frozen.bias, frozen.is_transposed
+        self.outputs, self.inputs = self.weight.shape[::-1] if frozen.is_transposed else self.weight.shape
         self.wrapper = wrapper
         self.scale = 0.0 if wrapper is None else float(wrapper.scaling[ADAPTER])
         self.bind(adapters)
@@ -106,13 +126,28 @@ class ExpertLinear:
         """x [P, in] -> y [P, out], and h [P, r] for backward."""
         y = x.new_empty(len(x), self.outputs)
         for expert, rows in pairs.spans:
-            torch.mm(x[rows], self.weight.dense(expert, x.dtype).t(), out=y[rows])
+            torch.mm(x[rows], self.matrix(expert, x.dtype).t(), out=y[rows])
+            if self.bias is not None:
+                y[rows] += self.bias[expert]
         h = self.down(x, pairs)
         if self.adapters is not None and h is not None:
             b = self.adapters.b.permute(2, 1, 0).contiguous()  # [experts, r, out]
             for expert, rows in pairs.spans:
                 y[rows].addmm_(h[rows], b[expert], alpha=self.scale)
         return y, h
+
+    def matrix(self, expert: int, dtype: torch.dtype) -> torch.Tensor:
+        """[out, in] of one expert in this dtype; to be used before the next one of the model is asked for."""
+        dense = self.weight.dense(expert, dtype)
+        return dense.t() if self.is_transposed else dense
+
+    def along_bias(self, dy: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        """Of each pair dy [P, out] times its expert's bias, float32 [P]; zero without biases."""
+        along = torch.zeros(len(dy), dtype=torch.float32, device=dy.device)
+        if self.bias is not None:
+            for expert, rows in pairs.spans:
+                along[rows] = (dy[rows] * self.bias[expert]).sum(dim=1, dtype=torch.float32)
+        return along
 
     def down(self, x: torch.Tensor, pairs: Pairs) -> torch.Tensor | None:
         """h alone, [P, r]; None without an adapter."""
@@ -138,7 +173,7 @@ class ExpertLinear:
         """dx [P, in]."""
         dx = dy.new_empty(len(dy), self.inputs)
         for expert, rows in pairs.spans:
-            torch.mm(dy[rows], self.weight.dense(expert, dy.dtype), out=dx[rows])
+            torch.mm(dy[rows], self.matrix(expert, dy.dtype), out=dx[rows])
             if self.adapters is not None and dh is not None:
                 dx[rows].addmm_(dh[rows], self.adapters.a[expert])
         return dx

@@ -1,5 +1,7 @@
 """A mixture of experts: the sum over each token's experts, y_t = sum_k w_tk down(act(gate(x_t)) * up(x_t)) of expert k.
 
+A shared expert's output comes to it: `shared`.
+
 Pairs of token and expert lie sorted by expert, so that each matrix is dense once a pass, for its own tokens. Gate,
 weights and sums are of all pairs at once. No token is dropped, and an expert without one is not computed. The gradient
 of w_tk is dy_t times the expert's output, which is not kept: it equals that of act * up, unweighted, times act * up.
@@ -7,26 +9,28 @@ of w_tk is dy_t times the expert's output, which is not kept: it equals that of 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from transformers.integrations.moe import _default_apply_gate
 
 from loradock.model.experts import layout
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import MixtureParts, Unfit
+from loradock.training.backends.fast.families.base import Clamp, MixtureParts, Unfit
 from loradock.training.backends.fast.kernels import Kernels
-from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.linear import LinearGroup, is_adapted
-from loradock.training.backends.fast.mlp.experts import ExpertLinear, Pairs
+from loradock.training.backends.fast.mlp import shared
+from loradock.training.backends.fast.mlp.base import Frozen
+from loradock.training.backends.fast.mlp.dense import Dense
+from loradock.training.backends.fast.mlp.experts import ExpertLinear, Frozen3D, Pairs
+from loradock.training.backends.fast.mlp.gates import Clamped, Gate, Halves
 from loradock.training.backends.fast.mlp.router import Balance, Routed, Router
 from loradock.training.backends.fast.weights import DenseRoom
 
-Halfway = tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor]
-"""What the router said, the pairs, gate and up, the adapters' h, and what the last product reads."""
+Halfway = tuple[Routed, Pairs, torch.Tensor, torch.Tensor | None, torch.Tensor, shared.Halfway | None]
+"""What the router said, the pairs, gate and up, the adapters' h, what the last product reads; the shared expert's."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -38,14 +42,19 @@ class MixtureKept:
     gate_up: torch.Tensor
     h: torch.Tensor | None
     h_down: torch.Tensor | None
+    shared: shared.Kept | None
 
 
 class Mixture:
-    """See `base.Mlp`. `index`: of the layer among those with experts. Unfit where its experts are built otherwise."""
+    """See `base.Mlp`. `index`: of the layer among those with experts. Unfit where its experts are built otherwise.
+
+    `groups`: the linear layers of the shared expert, as `parts` has them.
+    """
 
     def __init__(
         self,
         parts: MixtureParts,
+        groups: Sequence[LinearGroup],
         adapters: FlatAdapters,
         room: DenseRoom,
         balance: Balance,
@@ -54,53 +63,72 @@ class Mixture:
         index: int,
     ) -> None:
         experts, wrappers = unwrapped(parts.experts)
-        if reason := unlike(experts):
+        if reason := unlike(experts, parts.apply_gate):
             raise Unfit(reason)
         self.gate_up, self.down = (
-            ExpertLinear(getattr(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
+            ExpertLinear(Frozen3D.of(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
         )
         self.count = experts.num_experts
-        self.router = Router(parts, balance, layer=index)
-        self.activation: Activation = parts.activation
-        self.kernels = kernels
+        self.router = Router(parts.router, balance, layer=index)
+        self.gate: Gate = (
+            Clamped(kernels=kernels, alpha=parts.activation.alpha, limit=parts.activation.limit)
+            if isinstance(parts.activation, Clamp)
+            else Halves(kernels=kernels, activation=parts.activation)
+        )
+        self.shared: shared.Shared | None = None
+        if parts.shared is not None:
+            gate_up, down, *gate = groups
+            dense = Dense(gate_up, down, activation=parts.shared.activation, kernels=kernels)
+            self.shared = shared.Shared(dense, gate[0] if gate else None)
 
     def first(self, normed: torch.Tensor, batch: Tokens) -> Halfway:
         """See `base.Mlp`."""
         routed = self.router.forward(normed)
         pairs = Pairs.of(routed.experts, count=self.count)
         gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
-        gate, up = gate_up.chunk(2, dim=1)
-        return routed, pairs, gate_up, h, self.kernels.gate(gate, up, self.activation)
+        of_shared = None if self.shared is None else self.shared.first(normed, batch)
+        return routed, pairs, gate_up, h, self.gate.forward(gate_up), of_shared
 
     def second(self, halfway: Halfway, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
         """See `base.Mlp`. What the router chose is counted."""
-        routed, pairs, gate_up, h, product = halfway
+        routed, pairs, gate_up, h, product, of_shared = halfway
         self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
-        y.mul_(sorted_weights(routed, pairs, y.dtype))
-        return pairs.summed(y), MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
+        y = pairs.summed(y.mul_(sorted_weights(routed, pairs, y.dtype)))
+        kept = None
+        if self.shared is not None and of_shared is not None:
+            of_all, kept = self.shared.second(of_shared, batch)
+            y.add_(of_all)
+        return y, MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down, shared=kept)
 
     def recomputed(self, halfway: Halfway, batch: Tokens) -> MixtureKept:
         """See `base.Mlp`. What the router chose is not counted again."""
-        routed, pairs, gate_up, h, product = halfway
+        routed, pairs, gate_up, h, product, of_shared = halfway
         h_down = self.down.down(product, pairs)
-        return MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down)
+        kept = None
+        if self.shared is not None and of_shared is not None:
+            kept = self.shared.recomputed(of_shared, batch)
+        return MixtureKept(routed=routed, pairs=pairs, gate_up=gate_up, h=h, h_down=h_down, shared=kept)
 
     def backward(
         self, dy: torch.Tensor, saved: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
     ) -> torch.Tensor:
         """See `base.Mlp`."""
         pairs, routed, gate_up = saved.pairs, saved.routed, saved.gate_up
+        of_shared = None
+        if self.shared is not None and saved.shared is not None:
+            of_shared = self.shared.backward(dy, saved.shared, normed, batch)
         weights = sorted_weights(routed, pairs, dy.dtype)
         dy = dy.index_select(0, pairs.tokens)
         if saved.h_down is not None:
             self.down.backward_b(dy, saved.h_down * weights, pairs)
         dh = self.down.backward_h(dy, pairs)
         dproduct = self.down.backward_input(dy, dh, pairs)
+        dweights = (dproduct * self.gate.forward(gate_up)).sum(dim=1, dtype=torch.float32)
+        if self.down.bias is not None:
+            dweights += self.down.along_bias(dy, pairs)
         del dy
-        gate, up = gate_up.chunk(2, dim=1)
-        dweights = (dproduct * self.kernels.gate(gate, up, self.activation)).sum(dim=1, dtype=torch.float32)
-        product = self.kernels.gate_backward_(dproduct.mul_(weights), gate, up, self.activation)
+        product = self.gate.backward_(dproduct.mul_(weights), gate_up)
         if dh is not None:
             self.down.backward_a(dh.mul_(weights), product, pairs)
         del dproduct, product
@@ -110,16 +138,18 @@ class Mixture:
         if dh is not None:
             self.gate_up.backward_a(dh, normed().index_select(0, pairs.tokens), pairs)
         dn = pairs.summed(self.gate_up.backward_input(gate_up, dh, pairs))
+        if of_shared is not None:
+            dn.add_(of_shared)
         by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
         return self.router.backward_(dn, by_token, routed)
 
     def linears(self) -> tuple[LinearGroup, ...]:
         """See `base.Mlp`."""
-        return ()
+        return () if self.shared is None else self.shared.linears()
 
-    def frozen(self) -> tuple[ExpertLinear, ...]:
+    def frozen(self) -> tuple[Frozen, ...]:
         """See `base.Mlp`."""
-        return self.gate_up, self.down
+        return self.gate_up, self.down, *self.linears()
 
 
 def sorted_weights(routed: Routed, pairs: Pairs, dtype: torch.dtype) -> torch.Tensor:
@@ -137,14 +167,12 @@ def unwrapped(experts: Any) -> tuple[Any, dict[str, Any]]:
     return experts, wrappers
 
 
-def unlike(experts: Any) -> str | None:
+def unlike(experts: Any, apply_gate: Any) -> str | None:
     """What the experts have that is not computed here, or None."""
     kinds = {
         "experts that transformers computes in a way of their own": not layout.is_served(experts),
-        "a gate of its own": getattr(type(experts), "_apply_gate", None) is not _default_apply_gate,
-        "experts with biases": getattr(experts, "has_bias", False),
+        "a gate of its own": getattr(type(experts), "_apply_gate", None) is not apply_gate,
         "experts without a gate": not getattr(experts, "has_gate", True),
-        "transposed experts": getattr(experts, "is_transposed", False),
         "a norm after each expert": getattr(experts, "has_post_expert_norm", False),
     }
     found = next((kind for kind, has in kinds.items() if has), None)

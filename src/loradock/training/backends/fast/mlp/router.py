@@ -1,10 +1,13 @@
 """A frozen router: which experts a token goes to, with which weights, and the gradient through these weights.
 
-    p = softmax(x W^T) in float32,   w = the K largest p, divided by their sum where the model does so
+    s = softmax(l), sigmoid(l) or l in float32, with logits l = x W^T,   w = the s of the K experts that are chosen by
+    s, or by s and a correction of each expert; divided by their sum where the model does so, and times a factor;
+    where s = l, the softmax over these
 
 The choice itself has no gradient. `Balance` adds the load-balancing loss (Fedus et al. 2021, equations 4 to 6), one sum
 over the tokens of all layers: with f_e the pairs of expert e and P_e the sum of its p, each over N, the number of
 tokens times layers, it is E sum_e f_e P_e. So its gradient to every p_e is E f_e / N, known once forward has ended.
+There p is a softmax and f counts its K largest, as transformers has it, whatever the router chooses by.
 """
 
 from __future__ import annotations
@@ -17,17 +20,29 @@ import torch
 from torch.nn.functional import linear
 
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import MixtureParts
+from loradock.training.backends.fast.families.base import RouterParts
 from loradock.training.expert_load import ExpertLoad
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Routed:
-    """`probabilities` float32 [T, E], `experts` int64 [T, K] and their `weights` float32 [T, K]."""
+class Spread:
+    """What the balancing loss is of: `probabilities` float32 [T, E], and the K likeliest `experts` int64 [T, K]."""
 
     probabilities: torch.Tensor
     experts: torch.Tensor
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Routed:
+    """`scores` float32 [T, E], `experts` int64 [T, K] and their `weights` float32 [T, K].
+
+    `spread` is None where no balancing loss is asked for.
+    """
+
+    scores: torch.Tensor
+    experts: torch.Tensor
     weights: torch.Tensor
+    spread: Spread | None
 
 
 class Balance:
@@ -68,8 +83,8 @@ class Balance:
         """Count what a layer's router chose for the tokens of the batch."""
         if self.load is not None:
             self.load.add(layer, routed.experts)
-        if self.sums is not None:
-            self.sums.add(routed)
+        if self.sums is not None and routed.spread is not None:
+            self.sums.add(routed.spread)
 
     def choice(self, experts: torch.Tensor, *, layer: int) -> torch.Tensor:
         """The experts that are taken where a layer's router chose these, int64 [T, K]."""
@@ -102,31 +117,64 @@ class Sums:
         self.pairs = self.probabilities = torch.zeros((), device=batch.ids.device)
         self.tokens: torch.Tensor | None = None
 
-    def add(self, routed: Routed) -> None:
+    def add(self, spread: Spread) -> None:
         """One layer more."""
-        pairs = torch.zeros_like(routed.probabilities[0])
-        weights = self.real.unsqueeze(-1).expand(routed.experts.shape)
-        self.pairs = self.pairs + pairs.index_add_(0, routed.experts.reshape(-1), weights.reshape(-1))
-        self.probabilities = self.probabilities + self.real @ routed.probabilities
+        pairs = torch.zeros_like(spread.probabilities[0])
+        weights = self.real.unsqueeze(-1).expand(spread.experts.shape)
+        self.pairs = self.pairs + pairs.index_add_(0, spread.experts.reshape(-1), weights.reshape(-1))
+        self.probabilities = self.probabilities + self.real @ spread.probabilities
         self.tokens = self.real.sum() + (0 if self.tokens is None else self.tokens)
 
 
 class Router:
-    """One layer's; `weight` [E, hidden], without adapter. `layer`: its number among those with experts."""
+    """One layer's, without adapter. `layer`: its number among those with experts."""
 
-    def __init__(self, parts: MixtureParts, balance: Balance, *, layer: int) -> None:
-        self.weight = parts.router
-        self.balance, self.layer = balance, layer
-        self.active, self.is_normalised = parts.active, parts.is_normalised
+    def __init__(self, parts: RouterParts, balance: Balance, *, layer: int) -> None:
+        self.parts, self.balance, self.layer = parts, balance, layer
 
     def forward(self, x: torch.Tensor) -> Routed:
-        """x [T, hidden]; the logits are rounded to its dtype, as transformers' are."""
-        probabilities = torch.softmax(linear(x, self.weight.to(x.dtype)), dim=-1, dtype=torch.float32)
-        experts = self.balance.choice(probabilities.topk(self.active, dim=-1).indices, layer=self.layer)
-        weights = probabilities.gather(1, experts)
-        if self.is_normalised:
-            weights = weights / weights.sum(dim=-1, keepdim=True)
-        return Routed(probabilities=probabilities, experts=experts, weights=weights)
+        """x [T, hidden]."""
+        parts = self.parts
+        dtype = self.dtype(x)
+        logits = linear(x.to(dtype), parts.weight.to(dtype), None if parts.bias is None else parts.bias.to(dtype))
+        scores = scores_of(logits, parts.scores)
+        experts = self.balance.choice(self.preferred(scores), layer=self.layer)
+        weights = scores.gather(1, experts)
+        if parts.scores == "logits":
+            weights = torch.softmax(weights, dim=-1)
+        elif parts.is_normalised:
+            weights = weights / self.total(weights)
+        return Routed(
+            scores=scores,
+            experts=experts,
+            weights=weights if parts.factor == 1.0 else weights * parts.factor,
+            spread=self.spread(logits, scores, experts) if self.balance.sums is not None else None,
+        )
+
+    def preferred(self, scores: torch.Tensor) -> torch.Tensor:
+        """The experts of the highest scores, corrected and in the best groups, int64 [T, K]."""
+        parts = self.parts
+        if parts.correction is not None:
+            scores = scores + parts.correction
+        if parts.groups is not None:
+            count, chosen = parts.groups
+            by_group = scores.view(len(scores), count, -1)
+            best = by_group.topk(2, dim=-1).values.sum(dim=-1).topk(chosen, dim=-1).indices
+            is_out = torch.ones(len(scores), count, dtype=torch.bool, device=scores.device).scatter_(1, best, False)
+            scores = by_group.masked_fill(is_out.unsqueeze(-1), -torch.inf).flatten(1)
+        return scores.topk(parts.active, dim=-1).indices
+
+    def spread(self, logits: torch.Tensor, scores: torch.Tensor, experts: torch.Tensor) -> Spread:
+        """For the balancing loss."""
+        if self.is_balanced_by_scores:
+            return Spread(probabilities=scores, experts=experts)
+        probabilities = torch.softmax(logits, dim=-1, dtype=torch.float32)
+        return Spread(probabilities=probabilities, experts=probabilities.topk(self.parts.active, dim=-1).indices)
+
+    @property
+    def is_balanced_by_scores(self) -> bool:
+        """Whether the balancing loss is of what the router chooses by."""
+        return self.parts.scores == "softmax" and self.parts.correction is None and self.parts.groups is None
 
     def count(self, routed: Routed) -> None:
         """Add what was chosen to what is counted of the pass."""
@@ -134,11 +182,52 @@ class Router:
 
     def backward_(self, dx: torch.Tensor, dweights: torch.Tensor, routed: Routed) -> torch.Tensor:
         """Add the gradient through weights and balancing loss to dx [T, hidden]; dweights float32 [T, K]."""
-        p, weights = routed.probabilities, routed.weights
-        if self.is_normalised:
-            total = p.gather(1, routed.experts).sum(dim=-1, keepdim=True)
-            dweights = (dweights - (dweights * weights).sum(dim=-1, keepdim=True)) / total
-        dp = torch.zeros_like(p).scatter_(1, routed.experts, dweights)
-        self.balance.add_gradient_(dp)
-        dlogits = p * (dp - (dp * p).sum(dim=-1, keepdim=True))
-        return dx.addmm_(dlogits.to(dx.dtype), self.weight.to(dx.dtype))
+        parts, scores = self.parts, routed.scores
+        if parts.factor != 1.0:
+            dweights = dweights * parts.factor
+        if parts.scores == "logits":
+            dweights = softmax_backward(dweights, torch.softmax(scores.gather(1, routed.experts), dim=-1))
+        elif parts.is_normalised:
+            chosen = scores.gather(1, routed.experts)
+            total = self.total(chosen)
+            dweights = (dweights - (dweights * chosen).sum(dim=-1, keepdim=True) / total) / total
+        dscores = torch.zeros_like(scores).scatter_(1, routed.experts, dweights)
+        if self.is_balanced_by_scores:
+            self.balance.add_gradient_(dscores)
+        dlogits = scores_backward(dscores, scores, parts.scores)
+        if routed.spread is not None and not self.is_balanced_by_scores:
+            dprobabilities = torch.zeros_like(dlogits)
+            self.balance.add_gradient_(dprobabilities)
+            dlogits = dlogits + softmax_backward(dprobabilities, routed.spread.probabilities)
+        dtype = self.dtype(dx)
+        if dtype == dx.dtype:
+            return dx.addmm_(dlogits.to(dtype), parts.weight.to(dtype))
+        return dx.add_(dlogits @ parts.weight.to(dtype))
+
+    def dtype(self, x: torch.Tensor) -> torch.dtype:
+        """That of the logits: as transformers has them, of the hidden states' or float32."""
+        return torch.float32 if self.parts.is_float32 else x.dtype
+
+    def total(self, chosen: torch.Tensor) -> torch.Tensor:
+        """The sum that a token's scores [T, K] are divided by, [T, 1]."""
+        total = chosen.sum(dim=-1, keepdim=True)
+        return total.clamp(min=self.parts.floor) if self.parts.floor else total
+
+
+def scores_of(logits: torch.Tensor, kind: str) -> torch.Tensor:
+    """What experts are chosen by, float32 [T, E]: see `RouterParts`."""
+    if kind == "softmax":
+        return torch.softmax(logits, dim=-1, dtype=torch.float32)
+    return torch.sigmoid(logits.float()) if kind == "sigmoid" else logits.float()
+
+
+def scores_backward(dscores: torch.Tensor, scores: torch.Tensor, kind: str) -> torch.Tensor:
+    """The gradient to the logits."""
+    if kind == "softmax":
+        return softmax_backward(dscores, scores)
+    return dscores * scores * (1 - scores) if kind == "sigmoid" else dscores
+
+
+def softmax_backward(dp: torch.Tensor, p: torch.Tensor) -> torch.Tensor:
+    """The gradient to the logits of p = softmax over the last axis."""
+    return p * (dp - (dp * p).sum(dim=-1, keepdim=True))
