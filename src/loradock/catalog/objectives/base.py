@@ -74,8 +74,11 @@ class ObjectiveSpec:
 
     @property
     def needs_whole_model(self) -> bool:
-        """Whether it asks for passes that no model makes which is cut among GPUs."""
-        return "embed" in self.passes
+        """Whether it asks for passes that no model makes which is cut among GPUs: vectors, outside of any forward.
+
+        All of a step's are made before one of them is run backward, and a rank has as many as its texts need.
+        """
+        return self.embeds
 
     def owns(self, key: str) -> bool:
         """Whether a dotted key is one of its own."""

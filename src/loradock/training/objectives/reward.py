@@ -17,6 +17,7 @@ from loradock.data.collate import MicroBatch
 from loradock.data.steps import Evaluation
 from loradock.model import reward_head
 from loradock.training.objectives.base import Evaluated, Objective, Poll
+from loradock.training.objectives.pooling import pooled
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
 
 KIND = "preferences"
@@ -82,7 +83,16 @@ class Reward(Objective):
         )
 
     def prepare(self, model: Any) -> None:
-        """Nothing: the head was put in with the adapter."""
+        """A forward that gives scores where `pooling` is given: it is where a model that is cut gathers its parts."""
+        whole = model.get_base_model()
+        plain = whole.forward
+
+        def forward(*, pooling: torch.Tensor | None = None, **inputs: Any) -> Any:
+            if pooling is None:
+                return plain(**inputs)
+            return reward_head.rewards(whole, pooled(whole, {**inputs, "pooling": pooling}, is_causal=True))
+
+        whole.forward = forward
 
     def tensors(
         self, batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int

@@ -10,14 +10,13 @@ import torch
 
 from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import Array
-from loradock.training.backends.autograd import pooled
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.batch import PooledBatch
 from loradock.training.backends.fast.differences import Differences
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.self_check import ROWS, check, noisy
 from loradock.training.job import Job, Unsound
-from loradock.training.objectives.pooling import Pooling, flat, padded
+from loradock.training.objectives.pooling import Pooling, flat, padded, pooled
 
 
 class Vectors:
