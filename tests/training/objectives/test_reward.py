@@ -60,6 +60,7 @@ RUN = (
     *("train.schedule=constant", "lora.rank=4", "lora.dropout=0.1", "train.learning_rate=1e-2", "train.warmup=0"),
     *("data.max_length=64", "checkpoints.every=2", "checkpoints.keep=9"),
 )
+MARGINS = (0.5, None, -0.25, 2, 1)
 REPORTED = {"preference_accuracy": "accuracy", "reward_margin": "margin"}
 PLAIN = """
 import json, sys, torch
@@ -99,9 +100,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("data") / "pairs.jsonl", rows=PAIRS)
 
 
-def written(file: Path, *, rows: int) -> Path:
+def written(file: Path, *, rows: int, has_margins: bool = False) -> Path:
     lines_of = [
         {"question": f"{n} stones and {n % 3}", "chosen": "lamp " * (1 + n % 4), "rejected": "cat, cat " * (1 + n % 2)}
+        | ({"margin": MARGINS[n % len(MARGINS)]} if has_margins else {})
         for n in range(rows)
     ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines_of), "utf-8")
@@ -112,7 +114,7 @@ def job(folder: Path, *settings: str, model: Path, data: Path) -> Job:
     return begun(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
 
 
-def of_trl(made: Job, folder: Path, *, base: Path, center: float) -> Any:
+def of_trl(made: Job, folder: Path, *, base: Path, center: float, has_margins: bool = False) -> Any:
     """TRL's log lines: its trainer has the class that transformers reads, with the job's adapter and head as saved."""
     made.model.save_pretrained(folder / "adapter")
     nf4 = BitsAndBytesConfig(
@@ -127,7 +129,13 @@ def of_trl(made: Job, folder: Path, *, base: Path, center: float) -> Any:
         **arguments(made, folder, samples=PAIRS), max_length=None, center_rewards_coefficient=center or None
     )
     documents = [ids.tolist() for batch in made.steps[0].micro_batches for ids, _ in batch.samples()]
-    rows = [{"chosen_ids": documents[2 * n], "rejected_ids": documents[2 * n + 1]} for n in range(PAIRS)]
+    rows: list[dict[str, Any]] = [
+        {"chosen_ids": documents[2 * n], "rejected_ids": documents[2 * n + 1]} for n in range(PAIRS)
+    ]
+    if has_margins:
+        order = made.steps[0].batches["preferences"].row_ids.tolist()
+        margins = [float(MARGINS[number % len(MARGINS)] or 0) for number in order]
+        rows = [row | {"margin": margin} for row, margin in zip(rows, margins, strict=True)]
     first = [{"prompt": "a", "chosen": " b", "rejected": " c"}] * PAIRS
     return logged(RewardTrainer, replace(made, model=theirs), options, first=first, rows=rows)
 
@@ -143,14 +151,17 @@ def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, rel
     assert means == pytest.approx([each["mean_reward"] for each in theirs], rel=10 * relative, abs=2e-5)
 
 
-@pytest.mark.parametrize(("shape", "center"), [("llama", 0.0), ("llama", 0.01), ("gpt2", 0.01)])
+@pytest.mark.parametrize(
+    ("shape", "center", "has_margins"), [("llama", 0.0, False), ("llama", 0.01, True), ("gpt2", 0.01, False)]
+)
 def test_twenty_steps_are_those_of_the_unmodified_reward_trainer(
-    shape: str, center: float, bases: dict[str, Path], pairs: Path, tmp_path: Path
+    shape: str, center: float, has_margins: bool, bases: dict[str, Path], tmp_path: Path
 ) -> None:
+    pairs = written(tmp_path / "pairs.jsonl", rows=PAIRS, has_margins=has_margins)
     whole = (f"reward.center={center}", "train.micro_batch=16")
     ours = lines(job(tmp_path / "ours", *whole, model=bases[shape], data=pairs))
     made = job(tmp_path / "theirs", *whole, model=bases[shape], data=pairs)
-    theirs = of_trl(made, tmp_path / "trl", base=bases[shape], center=center)
+    theirs = of_trl(made, tmp_path / "trl", base=bases[shape], center=center, has_margins=has_margins)
     assert ours[-1].loss < 0.5 * ours[0].loss
     compare(ours, theirs, relative=2 * RELATIVE)
     small = job(tmp_path / "small", f"reward.center={center}", "train.micro_batch=3", model=bases[shape], data=pairs)
@@ -193,7 +204,7 @@ def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
 def made(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> tuple[Result, Path]:
     """A run with held-out pairs in a file of their own, and that file."""
     folder = tmp_path_factory.mktemp("reward")
-    data, held = written(folder / "pairs.jsonl", rows=24), written(folder / "held.jsonl", rows=6)
+    data, held = written(folder / "pairs.jsonl", rows=24, has_margins=True), written(folder / "held.jsonl", rows=6)
     settings = (*RUN, f"data.validation={held}", "evaluation.every=3", "reward.center=0.01")
     return train(folder / "run", *settings, model=llama, data=data), held
 

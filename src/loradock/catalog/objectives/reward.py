@@ -10,6 +10,7 @@ SPEC = ObjectiveSpec(
     samples=frozenset({"preferences"}),
     passes=frozenset({"embed"}),
     has_head=True,
+    reads_margins=True,
     computed_by="reward:Reward",
     metrics=("loss", "preference_accuracy", "reward_margin"),
     keys=("reward.",),
