@@ -218,7 +218,7 @@ def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_ro
         made = job(tmp_path / str(shares), "engine=fast", "train.micro_batch=16", model=bases["llama"], data=pairs)
         found[shares] = scored_by(made, shares_prompts=shares, multiple=multiple)
     (once, gradient, tokens), (twice, expected, all_tokens) = found[True], found[False]
-    assert tokens < 0.75 * all_tokens
+    assert tokens < 0.85 * all_tokens
     torch.testing.assert_close(once, twice, rtol=RELATIVE, atol=1e-6)
     assert (gradient - expected).norm() < 2 * RELATIVE * expected.norm()
 
