@@ -1,6 +1,6 @@
 """Whether preference tuning learns, of a real base: `python -m bench.preference.learning`, in the repository's root.
 
-    .venv/bin/python -m bench.preference.learning --model DIR --data DIR --seed 2      half an hour on one core
+    .venv/bin/python -m bench.preference.learning --model DIR --data DIR --folder DIR --seed 2    half an hour on a core
     .venv/bin/python -m bench.preference.learning --table          only the table, from the lines of the last runs
 
 `--data` has commonsense_5k.json and the test files beside it, questions with four options in the LLM-Adapters layout.
@@ -31,14 +31,16 @@ QUESTION = re.compile(
 )
 TESTS = ("arc-easy_test_500.json", "openbookqa_test_500.json")
 HELD_OUT = 300
-COMMON = {
-    "train.epochs": 2,
+COMMON: dict[str, object] = {
     "train.learning_rate": 5e-4,
     "train.global_batch": 8,
     "device": "cpu",
     "data.validation": 0,
     "train.threads": 1,
 }
+
+EPOCHS = {"sft": 2, "dpo": 2, "kto": 1}
+"""KTO takes each pair as two answers, so that one epoch has as many steps."""
 
 
 def questions(file: Path, *, draw: random.Random) -> list[dict[str, str]]:
@@ -89,15 +91,51 @@ def evaluate(model: Path, *, rows: Path, output: Path, base: Path, against: Path
 
 
 def measure(folder: Path, *, model: Path, seed: int, losses: Sequence[str]) -> None:
-    """One seed: base, supervised, and each loss from that."""
+    """One seed: supervised, and each loss from that, held against it."""
     held_out, supervised = folder / "held_out.jsonl", folder / "sft"
-    train(supervised, model=model, rows=folder / "rows.jsonl", settings=COMMON | {"train.seed": seed})
+    settings = COMMON | {"train.seed": seed}
+    train(supervised, model=model, rows=folder / "rows.jsonl", settings=settings | {"train.epochs": EPOCHS["sft"]})
     for loss in losses:
-        settings = {"objective": "preference", "preference.loss": loss, "lora.adapter": supervised}
-        output = folder / loss
-        train(output, model=model, rows=folder / "pairs.jsonl", settings=COMMON | settings | {"train.seed": seed})
-        results = evaluate(output, rows=held_out, output=folder / f"measured-{loss}", base=model, against=supervised)
-        append(RESULTS / "learning.jsonl", {"seed": seed, "loss": loss, "results": results})
+        output, measured = folder / loss, folder / f"measured-{loss}"
+        own = {"objective": "preference", "preference.loss": loss, "lora.adapter": supervised}
+        epochs = {"train.epochs": EPOCHS[loss]}
+        train(output, model=model, rows=folder / "pairs.jsonl", settings=settings | own | epochs)
+        results = evaluate(output, rows=held_out, output=measured, base=model, against=supervised)
+        append(RESULTS / "learning.jsonl", line_of(results, measured, seed=seed, loss=loss))
+
+
+def line_of(results: dict[str, Any], measured: Path, *, seed: int, loss: str) -> dict[str, Any]:
+    """What `loradock evaluate` found, and of how many pairs the supervised adapter chose the right one."""
+    task, against = results["tasks"][0], results["against"]
+    rows = measured / Path(against["rows"][task["task"]]).name
+    right = sum(json.loads(row)["score"] for row in rows.read_text(encoding="utf-8").splitlines())
+    return {
+        "seed": seed,
+        "loss": loss,
+        "pairs": task["score"]["rows"],
+        "supervised": right / task["score"]["rows"],
+        "score": task["score"],
+        "difference": against["tasks"][task["task"]]["difference"],
+    }
+
+
+def table(lines: Sequence[dict[str, Any]]) -> str:
+    """A row for each run."""
+    shown = [
+        "# What preference tuning learns, of a real base",
+        "",
+        "Held-out pairs whose right option is the likelier one, with 95 % intervals (Wilson, Newcombe) and McNemar's test.",
+        "",
+        "| loss | seed | pairs | after supervised training | after the loss | difference in points |",
+        "| --- | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for line in lines:
+        score, found = line["score"], line["difference"]
+        after = f"{score['value']:.1%} ({score['low']:.1%} to {score['high']:.1%})"
+        points = f"{found['difference'] * 100:+.1f} ({found['low'] * 100:.1f} to {found['high'] * 100:.1f})"
+        cells = [line["loss"], line["seed"], line["pairs"], f"{line['supervised']:.1%}", after]
+        shown.append(f"| {' | '.join(map(str, cells))} | {points}, p = {found['p']:.2g} |")
+    return "\n".join([*shown, ""])
 
 
 def main() -> None:
@@ -108,14 +146,16 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where rows and runs lie; the same again continues them")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--count", type=int, default=300, help="supervised rows, and pairs")
-    parser.add_argument("--losses", default="dpo,kto")
-    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--losses", nargs="+", default=["dpo", "kto"], choices=[*EPOCHS][1:])
+    parser.add_argument("--table", action="store_true", help="measure nothing")
     asked = parser.parse_args()
     if not asked.table:
         asked.folder.mkdir(parents=True, exist_ok=True)
         write(asked.folder, data=asked.data, seed=asked.seed, count=asked.count)
-        measure(asked.folder, model=asked.model, seed=asked.seed, losses=asked.losses.split(","))
-    print(read(RESULTS / "learning.jsonl"))
+        measure(asked.folder, model=asked.model, seed=asked.seed, losses=asked.losses)
+    text = table(read(RESULTS / "learning.jsonl"))
+    (RESULTS / "learning.md").write_text(text, encoding="utf-8")
+    print(text)
 
 
 if __name__ == "__main__":
