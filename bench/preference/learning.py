@@ -124,7 +124,7 @@ def table(lines: Sequence[dict[str, Any]]) -> str:
     shown = [
         "# What preference tuning learns, of a real base",
         "",
-        "Held-out pairs whose right option is the likelier one, with 95 % intervals (Wilson, Newcombe) and McNemar's test.",
+        "Held-out pairs whose right option is the likelier one; 95 % intervals (Wilson, Newcombe), McNemar's test.",
         "",
         "| loss | seed | pairs | after supervised training | after the loss | difference in points |",
         "| --- | ---: | ---: | ---: | ---: | ---: |",
