@@ -71,14 +71,17 @@ def test_a_run_that_begins_with_an_adapter_has_it_as_its_reference_and_continues
 
 
 KILLED = """
-import os, signal
+import os, signal, time
 from contextlib import contextmanager
+from pathlib import Path
 from loradock.training.backends.{module} import {name} as Engine
 reference_model, passes = Engine.reference_model, []
 @contextmanager
 def killed(self):
     with reference_model(self):
         passes.append(1)
+        while len(passes) == 4 and not Path("killed/checkpoints/checkpoint-2").exists():
+            time.sleep(0.01)
         if len(passes) == 4:
             os.kill(os.getpid(), signal.SIGKILL)
         yield
