@@ -318,3 +318,33 @@ def test_a_described_pair_is_two_documents_to_the_plan() -> None:
     rows, pairs = (described_facts(each, 1000, 50, 100, length=100) for each in (plain, preferring))
     assert (rows.samples_per_epoch, pairs.samples_per_epoch) == (1000, 2000)
     assert math.ceil(pairs.samples_per_epoch / preferring.step_samples) == 100
+
+
+REWARD = ("objective=reward",)
+
+
+def test_margins_of_rows_are_kept_by_the_cache_and_are_part_of_what_a_run_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("loradock.data.blocks.MOST_ROWS", 2)
+    lines: list[dict[str, Any]] = [ROW | {"chosen": f"{number} lamps"} for number in range(6)]
+    plain = pairs_of(corpus(*lines, folder=tmp_path, settings=REWARD))
+    assert not (plain.train.prepared.directory / "margins.f32").exists()
+    for number, margin in ((1, 0.5), (2, "-2"), (3, None)):
+        lines[number]["margin"] = margin
+    kept = pairs_of(corpus(*lines, folder=tmp_path, settings=REWARD))
+    assert kept.train.prepared.margins.tolist() == [0, 0, 0.5, 0.5, -2, -2, 0, 0, 0, 0, 0, 0]
+    assert kept.train.prepared.digest == plain.train.prepared.digest
+    assert kept.train.used.startswith(plain.train.used), "runs that began before rows had margins continue"
+    assert kept.train.used != plain.train.used
+    assert "margins: 2 of 6 pairs have one, -2 to 0.5" in kept.notes
+    more = pairs_of(corpus(*lines, ROW, folder=tmp_path, settings=REWARD))
+    assert any("prepared before" in note for note in more.train.prepared.notes)
+    assert more.train.prepared.margins[:12].tolist() == kept.train.prepared.margins.tolist()
+
+
+@pytest.mark.parametrize("value", ["much", True, [1], "inf"])
+def test_a_margin_that_is_no_number_is_refused(value: object, tmp_path: Path) -> None:
+    (problem,) = loaded(written(tmp_path / "rows.jsonl", ROW | {"margin": value}))
+    assert problem.what.startswith("margin is ")
+    assert problem.what.endswith("it is a number, by how much the chosen answer is better")

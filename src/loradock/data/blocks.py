@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from loradock.data.cache import BEGINNING, BLOCKS, DTYPES, FILES, Chunk, CorruptEntry, read_manifest
+from loradock.data.cache import BEGINNING, BLOCKS, DTYPES, FILES, MARGINS, OPTIONAL, Chunk, CorruptEntry, read_manifest
 from loradock.data.pool import Block, Done, Row
 from loradock.data.spans import Remark
 from loradock.files import regular
@@ -124,6 +124,8 @@ class Earlier:
             documents = {name: _part(entry, name, place.row, place.rows) for name in ("learned", "roles")}
             texts = {name: _part(entry, name, place.token, place.tokens) for name in ("tokens", "supervised")}
             offsets = _part(entry, "offsets", place.row, place.rows + 1)
+            has_margins = (entry / f"{MARGINS}.{OPTIONAL[MARGINS]}").exists()
+            margins = _part(entry, MARGINS, place.row, place.rows) if has_margins else None
         except OSError:
             return None
         return Chunk(
@@ -137,6 +139,7 @@ class Earlier:
             special_texts=Counter(place.special_texts),
             remarks=Counter({Remark(name, detail): count for name, detail, count in place.remarks}),
             cut=place.cut,
+            margins=margins if margins is not None and margins.any() else None,
         )
 
 
@@ -154,7 +157,7 @@ def _made_by(maker: str, cache_dir: Path) -> list[Path]:
 
 def _part(entry: Path, name: str, first: int, count: int) -> np.ndarray[Any, Any]:
     """`count` values of a file of an entry. OSError where they are not there."""
-    kind = FILES[name]
+    kind = (FILES | OPTIONAL)[name]
     size = DTYPES[kind].itemsize
     with regular.opened(entry / f"{name}.{kind}") as file:
         file.seek(first * size)

@@ -9,6 +9,7 @@ An entry is a directory named by its key::
     lines.i64       int64   [rows]      line of the source, counted on over its files; minus the number of a record that
                                         shares its line with others; 0 where there is none
     roles.u8        uint8   [rows]      what the document is in its sample; one that is BEGINNING begins a sample
+    margins.f32     float32 [rows]      by how much a pair's chosen answer is better; where no row says so there is none
     manifest.json                       counts, rows per source, sha256 of every file and of itself
     blocks.json                         where each block of rows lies, for an entry of other rows: see `blocks`
     verified.json                       of a large entry: which files were hashed, by size, time and inode
@@ -39,7 +40,10 @@ FILES = {"tokens": "i32", "supervised": "u8", "offsets": "i64", "learned": "i32"
 FIRST, UNDESIRABLE = 0, 255
 """The roles of documents that begin a sample: a row has no other. UNDESIRABLE is an answer that is labelled so."""
 BEGINNING = (FIRST, UNDESIRABLE)
-DTYPES = {"i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
+MARGINS = "margins"
+OPTIONAL = {MARGINS: "f32"}
+"""Files that an entry has where its rows give them something to hold."""
+DTYPES = {"f32": np.dtype("<f4"), "i32": np.dtype("<i4"), "i64": np.dtype("<i8"), "u8": np.dtype("u1")}
 HASHED_WHEN_OPENED_BYTES = 256 << 20
 VERIFIED = "verified.json"
 BLOCKS = "blocks.json"
@@ -55,7 +59,8 @@ class Chunk:
 
     `roles` uint8 [rows]: what each document is in its sample; a row is a sample of one. `conversations` of the rows
     were rendered with the chat template, the others are raw text. `special_texts` counts the special tokens whose text
-    their contents hold, `remarks` the rows that something is told of. `cut` documents were too long.
+    their contents hold, `remarks` the rows that something is told of. `cut` documents were too long. `margins` float32
+    [rows]: of pairs whose rows give some.
     """
 
     ids: np.ndarray[Any, Any]
@@ -68,6 +73,7 @@ class Chunk:
     special_texts: Counter[str]
     remarks: Counter[Remark] = field(default_factory=Counter)
     cut: int = 0
+    margins: np.ndarray[Any, Any] | None = None
 
     @property
     def samples(self) -> int:
@@ -103,6 +109,7 @@ class EntryWriter:
         self.learned_tokens = 0
         self.samples = 0
         self._digests = {name: hashlib.sha256() for name in FILES}
+        self._kinds = dict(FILES)
         with writing(cache_dir), contextlib.ExitStack() as around:
             self._staged = around.enter_context(staged.in_cache(cache_dir)) / key
             self._staged.mkdir()
@@ -129,13 +136,26 @@ class EntryWriter:
         self._put("learned", chunk.learned)
         self._put("lines", chunk.lines)
         self._put("roles", chunk.roles)
+        self._put_margins(chunk)
         self.rows += len(chunk.lengths)
         self.tokens += len(chunk.ids)
         self.learned_tokens += int(chunk.learned.sum())
         self.samples += chunk.samples
 
+    def _put_margins(self, chunk: Chunk) -> None:
+        """The file begins with the first rows that have some, and zeros for those before."""
+        if MARGINS not in self._streams:
+            if chunk.margins is None:
+                return
+            self._kinds |= OPTIONAL
+            self._digests[MARGINS] = hashlib.sha256()
+            with writing(self._target.parent):
+                self._streams[MARGINS] = (self._staged / f"{MARGINS}.{OPTIONAL[MARGINS]}").open("wb")
+            self._put(MARGINS, np.zeros(self.rows))
+        self._put(MARGINS, np.zeros(len(chunk.lengths)) if chunk.margins is None else chunk.margins)
+
     def _put(self, name: str, values: np.ndarray[Any, Any]) -> None:
-        data = np.ascontiguousarray(values, dtype=DTYPES[FILES[name]]).data
+        data = np.ascontiguousarray(values, dtype=DTYPES[self._kinds[name]]).data
         self._digests[name].update(data)
         with writing(self._target.parent):
             self._streams[name].write(data)
@@ -153,7 +173,7 @@ class EntryWriter:
             "tokens": self.tokens,
             "learned_tokens": self.learned_tokens,
             "samples": self.samples,
-            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in FILES.items()},
+            "files": {f"{name}.{kind}": self._digests[name].hexdigest() for name, kind in self._kinds.items()},
             "blocks": hashlib.sha256(blocks).hexdigest(),
         }
         with writing(self._target.parent):
@@ -195,10 +215,11 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     claimed, manifest = _sealed(entry / "manifest.json")
     rows, tokens = manifest["rows"], manifest["tokens"]
     counts = {"tokens": tokens, "supervised": tokens, "offsets": rows + 1}
-    if manifest["files"].keys() != {f"{name}.{kind}" for name, kind in FILES.items()}:
+    kinds = FILES | {name: kind for name, kind in OPTIONAL.items() if f"{name}.{kind}" in manifest["files"]}
+    if manifest["files"].keys() != {f"{name}.{kind}" for name, kind in kinds.items()}:
         raise CorruptEntry(f"{entry}: its manifest names other files")
     sizes = {
-        f"{name}.{kind}": counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in FILES.items()
+        f"{name}.{kind}": counts.get(name, manifest["rows"]) * DTYPES[kind].itemsize for name, kind in kinds.items()
     }
     stamps = {name: _stamp(entry / name, size) for name, size in sizes.items()}
     seal = {"sha256": claimed, "files": stamps}

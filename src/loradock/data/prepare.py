@@ -131,10 +131,8 @@ def _sha256(parts: dict[str, Any]) -> str:
 
 def _digest(manifest: dict[str, Any]) -> str:
     """sha256 of the tokens and masks; of the roles too, where samples have more than one document."""
-    is_single = manifest["samples"] == manifest["rows"]
-    return _sha256(
-        {name: digest for name, digest in manifest["files"].items() if not (is_single and name == "roles.u8")}
-    )
+    left_out = {"margins.f32"} | ({"roles.u8"} if manifest["samples"] == manifest["rows"] else set[str]())
+    return _sha256({name: digest for name, digest in manifest["files"].items() if name not in left_out})
 
 
 def _suffixes(source: SourceConfig) -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from loradock.data.cache import BEGINNING, DTYPES, FILES
+from loradock.data.cache import BEGINNING, DTYPES, FILES, MARGINS, OPTIONAL
 from loradock.data.columns import Contents
 from loradock.data.formats.fields import listed
 from loradock.data.read import place_of
@@ -120,6 +120,15 @@ class Prepared:
         return self._read("roles", 0, self.rows)
 
     @cached_property
+    def margins(self) -> Array:
+        """float32 [rows]: by how much a pair's chosen answer is better, as its row says of both documents; 0 without.
+
+        Only rows of preferences have some.
+        """
+        file = self.directory / f"{MARGINS}.{OPTIONAL[MARGINS]}"
+        return self._read(MARGINS, 0, self.rows) if file.exists() else np.zeros(self.rows, dtype=np.float32)
+
+    @cached_property
     def firsts(self) -> Array:
         """int64 [samples]: the first document of each sample."""
         return np.flatnonzero(np.isin(self.roles, BEGINNING)).astype(np.int64)
@@ -143,8 +152,8 @@ class Prepared:
 
     def _read(self, name: str, first: int, stop: int) -> Array:
         """Values `[first, stop)` of a file. StorageError where they are not there any more."""
-        file = f"{name}.{FILES[name]}"
-        dtype = DTYPES[FILES[name]]
+        kind = (FILES | OPTIONAL)[name]
+        file, dtype = f"{name}.{kind}", DTYPES[kind]
         size = (stop - first) * dtype.itemsize
         try:
             if name not in self._descriptors:

@@ -33,7 +33,7 @@ class Piece:
 class ShownRow:
     """One row: its number from 1, where it came from, its tokens (those learned, those beyond the length), its text.
 
-    `role`: which of the documents of a row it is, where a row has several.
+    `role`: which of the documents of a row it is, where a row has several. `margin`: that of a pair, 0 without.
     """
 
     number: int
@@ -44,6 +44,7 @@ class ShownRow:
     learned_beyond: int
     pieces: tuple[Piece, ...]
     role: str = ""
+    margin: float = 0.0
 
     @property
     def fate(self) -> Fate:
@@ -97,6 +98,7 @@ def shown(
         learned_beyond=int(np.count_nonzero(learned[max_length:])),
         pieces=tuple(_pieces(ids.tolist(), kinds, tokenizer=tokenizer)),
         role=role,
+        margin=float(prepared.margins[index]),
     )
 
 

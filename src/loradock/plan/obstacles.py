@@ -27,7 +27,6 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "float16": compute_dtype == "float16",
         "compile": train.compile != "off",
         "whole model": config.objective_spec.needs_whole_model,
-        "head": config.objective_spec.has_head,
         "loss_sum": "loss_sum" in config.objective_spec.passes,
         "dora": lora.dora,
         "modules_to_save": bool(lora.modules_to_save),

@@ -198,7 +198,7 @@ class Stock:
         surround(Trainer, "_save_checkpoint", before, after)
 
 
-ENGINES = ("fast", "peft", "fast dpo", "peft dpo", "fast kto", "peft reward")
+ENGINES = ("fast", "peft", "fast dpo", "peft dpo", "fast kto", "fast reward", "peft reward")
 SUBJECTS = (Loradock.name, Stock.name)
 
 

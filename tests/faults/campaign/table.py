@@ -54,9 +54,43 @@ a promise rests on code of each; a run from before there were two names none, an
 """
 
 
+OBJECTIVES = """
+## Other objectives
+
+The same campaigns, at a tenth of the trials or fewer, where preferences or a reward model are learned: `--engine "fast
+dpo"` and its like. Runs of `dpo` and `kto` spend a part of each step in the reference's pass, and kills at random times
+fall into it; `tests/training/objectives/test_preference_runs.py` kills there each time.
+
+| | engine and loss | trials | result | commit |
+|---|---|---|---|---|
+"""
+
+
 def text(*, place: Path = records.PLACE) -> str:
     """The whole page."""
-    return HEAD.format(commits=counted_at(place)) + "".join(row(promise, place=place) for promise in PROMISES)
+    whole = HEAD.format(commits=counted_at(place)) + "".join(row(promise, place=place) for promise in PROMISES)
+    others = [row_of_objective(promise, engine, place=place) for promise, engine in objectives(place)]
+    return whole + (OBJECTIVES + "".join(others) if others else "")
+
+
+def objectives(place: Path) -> list[tuple[str, str]]:
+    """Promise and engine of what was tried with another objective than supervised training, which the engine names."""
+    lines = (line for promise in CAMPAIGNS for line in records.lines(promise, place=place))
+    found = {(line["promise"], line["engine"]) for line in lines if learns_otherwise(line)}
+    return sorted(found, key=lambda each: (each[1], CAMPAIGNS.index(each[0])))
+
+
+def learns_otherwise(line: Line) -> bool:
+    """Whether the line is a trial of another objective."""
+    return " " in line.get("engine", "")
+
+
+def row_of_objective(promise: str, engine: str, *, place: Path) -> str:
+    """What the last run found."""
+    lines = [line for line in records.lines(promise, place=place) if line.get("engine") == engine]
+    found = records.of_last_run(lines, target=1)
+    result = "; ".join([results(found), *extras(promise, found)])
+    return f"| {promise} | {engine} | {records.counted(found)} | {result} | {found[0]['commit']} |\n"
 
 
 def counted_at(place: Path) -> str:
@@ -96,7 +130,8 @@ def row(promise: str, *, place: Path) -> str:
 
 def last_run(promise: str, subject: str, *, place: Path, target: int = 1) -> list[Line]:
     """The lines of the newest commit with a whole run of this promise and subject, else of the newest."""
-    found = [line for line in records.lines(promise, place=place) if line["subject"] == subject]
+    lines = records.lines(promise, place=place)
+    found = [line for line in lines if line["subject"] == subject and not learns_otherwise(line)]
     return records.of_last_run(found, target=max((line.get("of", target) for line in found), default=target))
 
 

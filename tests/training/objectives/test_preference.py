@@ -203,6 +203,19 @@ def test_another_architecture_padded_and_packed_in_small_micro_batches(
     compare(ours, theirs, relative=OTHER_ORDER)
 
 
+def test_a_base_in_float32_of_another_family_by_both_engines(
+    bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    model = bases["mistral with a window"]
+    whole = ("model.quantization=none", "engine=peft", "train.packing=false", "train.micro_batch=16")
+    theirs = of_trl(job(tmp_path / "theirs", *whole, model=model, data=pairs), tmp_path / "trl", loss="dpo")
+    compare(lines(job(tmp_path / "peft", *whole, model=model, data=pairs)), theirs, relative=RELATIVE)
+    for size in (2, 5):
+        small = ("model.quantization=none", "engine=fast", f"train.micro_batch={size}")
+        fast = lines(job(tmp_path / f"fast-{size}", *small, model=model, data=pairs))
+        compare(fast, theirs, relative=OTHER_ORDER)
+
+
 @pytest.mark.parametrize(
     ("loss", "theirs_is", "settings", "more"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -67,6 +68,47 @@ def test_a_run_that_begins_with_an_adapter_has_it_as_its_reference_and_continues
     assert again.record["resumed_from"] == "checkpoint-2"
     assert losses(again) == losses(whole)
     assert adapter_bytes(again) == adapter_bytes(whole)
+
+
+KILLED = """
+import os, signal, time
+from contextlib import contextmanager
+from pathlib import Path
+from loradock.training.backends.{module} import {name} as Engine
+reference_model, passes = Engine.reference_model, []
+@contextmanager
+def killed(self):
+    with reference_model(self):
+        passes.append(1)
+        while len(passes) == 4 and not Path("killed/checkpoints/checkpoint-2").exists():
+            time.sleep(0.01)
+        if len(passes) == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield
+Engine.reference_model = killed
+"""
+"""In the reference's pass of the fourth step, while the adapter that is trained is put aside."""
+
+
+@pytest.mark.parametrize(("module", "name"), [("fast.backend", "FastBackend"), ("peft.backend", "PeftBackend")])
+def test_a_run_that_is_killed_in_the_references_pass_ends_with_the_undisturbed_bits(
+    module: str, name: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result, forking: Forking
+) -> None:
+    settings = (*PREFERRING, f"engine={module.partition('.')[0]}", "train.micro_batch=8", "logging.every=1")
+    settings += (f"lora.adapter={begun.directory}",)
+    words = [word for setting in settings for word in ("--set", setting)]
+    inputs = ("--model", str(llama), "--data", str(pairs), *words, unchecked("the same run, three times"))
+    whole = forking.run(tmp_path, "train", *inputs, "--output", "whole")
+    assert whole.returncode == 0, whole.stderr
+    code = KILLED.replace("{module}", module).replace("{name}", name)
+    cut = forking.start(tmp_path, "train", *inputs, "--output", "killed", code=code)
+    assert cut.finish() == -signal.SIGKILL, cut.text()
+    again = forking.run(tmp_path, "train", *inputs, "--output", "killed")
+    assert again.returncode == 0, again.stderr
+    record = json.loads((tmp_path / "killed" / "run.json").read_text("utf-8"))
+    assert record["resumed_from"] == "checkpoint-2"
+    adapters = [tmp_path / run / "adapter" / "adapter_model.safetensors" for run in ("whole", "killed")]
+    assert adapters[0].read_bytes() == adapters[1].read_bytes()
 
 
 @pytest.mark.parametrize("engine", ["fast", "peft"])

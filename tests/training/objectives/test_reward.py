@@ -32,11 +32,16 @@ from whole_runs import adapter_bytes, losses, train
 from wrappers import make_wrapper
 
 from loradock.config.load import load
+from loradock.distributed.stragglers import Pace
 from loradock.errors import ConfigError, ModelError, UsageError
 from loradock.model import reward_head
 from loradock.model.source import BaseModel
+from loradock.training.backends.fast.backend import FastBackend, made_ready
+from loradock.training.backends.fast.inputs import scored_inputs
+from loradock.training.backends.fast.pooler import ScalarHead, head_of
 from loradock.training.events import EvalResult, StepResult
-from loradock.training.job import Job
+from loradock.training.job import Job, Unsound
+from loradock.training.passes import MicroStep
 from loradock.training.run import Result
 from loradock.use.evaluation import asked
 from loradock.use.evaluation.methods import Reward
@@ -60,6 +65,7 @@ RUN = (
     *("train.schedule=constant", "lora.rank=4", "lora.dropout=0.1", "train.learning_rate=1e-2", "train.warmup=0"),
     *("data.max_length=64", "checkpoints.every=2", "checkpoints.keep=9"),
 )
+MARGINS = (0.5, None, -0.25, 2, 1)
 REPORTED = {"preference_accuracy": "accuracy", "reward_margin": "margin"}
 PLAIN = """
 import json, sys, torch
@@ -99,9 +105,10 @@ def pairs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return written(tmp_path_factory.mktemp("data") / "pairs.jsonl", rows=PAIRS)
 
 
-def written(file: Path, *, rows: int) -> Path:
+def written(file: Path, *, rows: int, has_margins: bool = False) -> Path:
     lines_of = [
         {"question": f"{n} stones and {n % 3}", "chosen": "lamp " * (1 + n % 4), "rejected": "cat, cat " * (1 + n % 2)}
+        | ({"margin": MARGINS[n % len(MARGINS)]} if has_margins else {})
         for n in range(rows)
     ]
     file.write_text("".join(f"{json.dumps(line)}\n" for line in lines_of), "utf-8")
@@ -112,7 +119,7 @@ def job(folder: Path, *settings: str, model: Path, data: Path) -> Job:
     return begun(folder, *SETTINGS, f"train.max_steps={STEPS}", *settings, model=model, data=data)
 
 
-def of_trl(made: Job, folder: Path, *, base: Path, center: float) -> Any:
+def of_trl(made: Job, folder: Path, *, base: Path, center: float, has_margins: bool = False) -> Any:
     """TRL's log lines: its trainer has the class that transformers reads, with the job's adapter and head as saved."""
     made.model.save_pretrained(folder / "adapter")
     nf4 = BitsAndBytesConfig(
@@ -127,7 +134,13 @@ def of_trl(made: Job, folder: Path, *, base: Path, center: float) -> Any:
         **arguments(made, folder, samples=PAIRS), max_length=None, center_rewards_coefficient=center or None
     )
     documents = [ids.tolist() for batch in made.steps[0].micro_batches for ids, _ in batch.samples()]
-    rows = [{"chosen_ids": documents[2 * n], "rejected_ids": documents[2 * n + 1]} for n in range(PAIRS)]
+    rows: list[dict[str, Any]] = [
+        {"chosen_ids": documents[2 * n], "rejected_ids": documents[2 * n + 1]} for n in range(PAIRS)
+    ]
+    if has_margins:
+        order = made.steps[0].batches["preferences"].row_ids.tolist()
+        margins = [float(MARGINS[number % len(MARGINS)] or 0) for number in order]
+        rows = [row | {"margin": margin} for row, margin in zip(rows, margins, strict=True)]
     first = [{"prompt": "a", "chosen": " b", "rejected": " c"}] * PAIRS
     return logged(RewardTrainer, replace(made, model=theirs), options, first=first, rows=rows)
 
@@ -143,24 +156,31 @@ def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, rel
     assert means == pytest.approx([each["mean_reward"] for each in theirs], rel=10 * relative, abs=2e-5)
 
 
-@pytest.mark.parametrize(("shape", "center"), [("llama", 0.0), ("llama", 0.01), ("gpt2", 0.01)])
+@pytest.mark.parametrize(
+    ("shape", "center", "has_margins"), [("llama", 0.0, False), ("llama", 0.01, True), ("gpt2", 0.01, False)]
+)
 def test_twenty_steps_are_those_of_the_unmodified_reward_trainer(
-    shape: str, center: float, bases: dict[str, Path], pairs: Path, tmp_path: Path
+    shape: str, center: float, has_margins: bool, bases: dict[str, Path], tmp_path: Path
 ) -> None:
-    whole = (f"reward.center={center}", "train.micro_batch=16")
+    pairs = written(tmp_path / "pairs.jsonl", rows=PAIRS, has_margins=has_margins)
+    whole = (f"reward.center={center}", "train.micro_batch=16", "engine=peft")
     ours = lines(job(tmp_path / "ours", *whole, model=bases[shape], data=pairs))
     made = job(tmp_path / "theirs", *whole, model=bases[shape], data=pairs)
-    theirs = of_trl(made, tmp_path / "trl", base=bases[shape], center=center)
+    theirs = of_trl(made, tmp_path / "trl", base=bases[shape], center=center, has_margins=has_margins)
     assert ours[-1].loss < 0.5 * ours[0].loss
     compare(ours, theirs, relative=2 * RELATIVE)
-    small = job(tmp_path / "small", f"reward.center={center}", "train.micro_batch=3", model=bases[shape], data=pairs)
-    compare(lines(small), theirs, relative=OTHER_ORDER)
+    small = (f"reward.center={center}", "train.micro_batch=3", "engine=peft")
+    compare(lines(job(tmp_path / "small", *small, model=bases[shape], data=pairs)), theirs, relative=OTHER_ORDER)
+    for micro_batch in (4, 2) if shape == "llama" else ():
+        fast = (f"reward.center={center}", f"train.micro_batch={micro_batch}", "engine=fast")
+        packed = lines(job(tmp_path / f"fast-{micro_batch}", *fast, model=bases[shape], data=pairs))
+        compare(packed, theirs, relative=OTHER_ORDER)
 
 
 def test_a_score_read_from_another_place_or_a_head_that_stays_would_be_seen(
     bases: dict[str, Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ("train.micro_batch=16", "train.max_steps=3")
+    settings = ("train.micro_batch=16", "train.max_steps=3", "engine=peft")
     made = job(tmp_path / "theirs", *settings, model=bases["llama"], data=pairs)
     theirs = of_trl(made, tmp_path / "trl", base=bases["llama"], center=0.0)
     compare(lines(job(tmp_path / "right", *settings, model=bases["llama"], data=pairs)), theirs, relative=2 * RELATIVE)
@@ -173,6 +193,47 @@ def test_a_score_read_from_another_place_or_a_head_that_stays_would_be_seen(
         if "score" in name:
             parameter.requires_grad_(requires_grad=False)
     assert abs(lines(made)[1].loss - theirs[1]["loss"]) > 1e-4
+
+
+def scored_by(made: Job, *, shares_prompts: bool, multiple: int) -> tuple[torch.Tensor, torch.Tensor, int]:
+    """Scores by the fast engine, the gradient of their weighted sum, and how many tokens were computed."""
+    backend = FastBackend(made)
+    backend.prepare()
+    backend.begin(made, Pace(torch.device("cpu")), lambda _: None)
+    backend.begin_step()
+    (micro_batch,) = made.steps[0].micro_batches
+    micro_batch = replace(micro_batch, shares_prompts=shares_prompts)
+    batch, _ = scored_inputs(micro_batch, **backend.shape | {"multiple": multiple})
+    found = backend.embed(batch, at=MicroStep(step=0, index=0, count=1), keeps=True)
+    found.backward(torch.linspace(-1, 2, len(micro_batch.rows))[:, None])
+    return found.vectors, backend.model.adapters.gradient.clone(), batch.tokens
+
+
+@pytest.mark.parametrize("multiple", [1, 64])
+def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
+    multiple: int, bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    found = {}
+    for shares in (True, False):
+        made = job(tmp_path / str(shares), "engine=fast", "train.micro_batch=16", model=bases["llama"], data=pairs)
+        found[shares] = scored_by(made, shares_prompts=shares, multiple=multiple)
+    (once, gradient, tokens), (twice, expected, all_tokens) = found[True], found[False]
+    assert tokens < 0.85 * all_tokens
+    torch.testing.assert_close(once, twice, rtol=RELATIVE, atol=1e-6)
+    assert (gradient - expected).norm() < 2 * RELATIVE * expected.norm()
+
+
+def test_a_head_whose_gradient_is_lost_is_refused_before_the_first_step(
+    bases: dict[str, Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = job(tmp_path, "engine=fast", model=bases["llama"], data=pairs)
+    _, found = made_ready(made)
+    assert "self-check of scores" in [each.name for each in found]
+    weight = head_of(made.model)
+    assert weight is not None
+    monkeypatch.setattr(ScalarHead, "backward", lambda _, gradient, __: gradient @ weight.detach())
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        made_ready(job(tmp_path / "again", "engine=fast", model=bases["llama"], data=pairs))
 
 
 def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
@@ -193,7 +254,7 @@ def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
 def made(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> tuple[Result, Path]:
     """A run with held-out pairs in a file of their own, and that file."""
     folder = tmp_path_factory.mktemp("reward")
-    data, held = written(folder / "pairs.jsonl", rows=24), written(folder / "held.jsonl", rows=6)
+    data, held = written(folder / "pairs.jsonl", rows=24, has_margins=True), written(folder / "held.jsonl", rows=6)
     settings = (*RUN, f"data.validation={held}", "evaluation.every=3", "reward.center=0.01")
     return train(folder / "run", *settings, model=llama, data=data), held
 

@@ -36,6 +36,7 @@ def heading(row: ShownRow, *, long_rows: str | None) -> str:
     """Where a row came from, its counts, and what becomes of it."""
     counts = f"{row.tokens:,} tokens, {row.learned:,} {'learned' if long_rows else 'pooled'}"
     name = f"row {row.number:,}{f', {row.role}' if row.role else ''}, {row.place}"
+    counts += f", margin {row.margin:g}" if row.margin else ""
     if not row.beyond:
         return f"{name}: {counts}"
     lost = f"; {row.beyond:,} beyond the length, {row.learned_beyond:,} of them learned"

@@ -18,7 +18,6 @@ FAST = Engine(
         "peculiarity": "{model.peculiarity}",
         "outlier columns": "its matrices are NF4 or unquantised, not int8",
         "several ranks": "with dropout, adapters of one input have one rank, and lora.rank_pattern gives several",
-        "head": "objective {config.objective} trains a head of its own beside the adapter",
         "loss_sum": "objective {config.objective} computes a loss of its own",
         "compile": "its own kernels leave nothing to compile",
         **PLAIN,

@@ -24,6 +24,7 @@ class ObjectiveSpec:
     it is under some values of `variant_key`, each of which is named by its `variant`. `plain_passes`, by a value of
     that key: how often a step's samples are run forward besides, without a gradient, as by a reference. `has_head`: a
     scalar head is trained beside the adapter, and scores documents (`model.reward_head`); its passes are `embed`.
+    `reads_margins`: by how much a row says that its chosen answer is better.
     """
 
     name: str
@@ -42,6 +43,7 @@ class ObjectiveSpec:
     variant: str = ""
     plain_passes: Mapping[str, int] = field(default_factory=dict[str, int])
     has_head: bool = False
+    reads_margins: bool = False
 
     def under(self, choice: object) -> ObjectiveSpec:
         """What it is under a value of `variant_key`."""
@@ -74,8 +76,11 @@ class ObjectiveSpec:
 
     @property
     def needs_whole_model(self) -> bool:
-        """Whether it asks for passes that no model makes which is cut among GPUs."""
-        return "embed" in self.passes
+        """Whether it asks for passes that no model makes which is cut among GPUs: vectors, outside of any forward.
+
+        All of a step's are made before one of them is run backward, and a rank has as many as its texts need.
+        """
+        return self.embeds
 
     def owns(self, key: str) -> bool:
         """Whether a dotted key is one of its own."""

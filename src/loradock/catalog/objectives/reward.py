@@ -10,6 +10,7 @@ SPEC = ObjectiveSpec(
     samples=frozenset({"preferences"}),
     passes=frozenset({"embed"}),
     has_head=True,
+    reads_margins=True,
     computed_by="reward:Reward",
     metrics=("loss", "preference_accuracy", "reward_margin"),
     keys=("reward.",),
@@ -18,6 +19,6 @@ SPEC = ObjectiveSpec(
         "data.loss": "objective reward scores answers, and learns no token",
         "data.overlap": "objective reward never splits an answer",
         "evaluation.tasks": "objective reward scores answers, and writes none",
-        "train.packing": "objective reward pads its answers",
+        "train.packing": "objective reward packs its answers on the fast engine, and pads them on others",
     },
 )

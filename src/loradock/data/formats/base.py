@@ -161,10 +161,14 @@ class Pairs:
 
 @dataclass(frozen=True, slots=True)
 class PreferencePair:
-    """Two answers of one prompt, each with it: the one that is preferred, and another."""
+    """Two answers of one prompt, each with it: the one that is preferred, and another.
+
+    `margin`: by how much it is better, as the row says; 0 where it says nothing.
+    """
 
     chosen: Conversation | Completion
     rejected: Conversation | Completion
+    margin: float = 0.0
 
     @property
     def texts(self) -> list[str]:

@@ -17,7 +17,7 @@ from loradock.data.formats.fields import Misfit, Row, RowError, is_filled, is_li
 TIE = "a tie: neither answer is preferred, and the row cannot be learned from"
 TIE_HINT = "leave such rows out: --set data.on_bad_row=skip --set data.max_dropped=1"
 WINNERS = {"model_a": True, "a": True, "response_a": True, "model_b": False, "b": False, "response_b": False}
-MORE = ("input", "system", "tools")
+MORE = ("input", "system", "tools", preference.MARGIN)
 TEXTS, SCORES, RANKS = (
     ("answer", "response", "text", "content", "output", "completion"),
     ("overall_score", "score", "rating", "fine-grained_score"),

@@ -5,6 +5,7 @@ The prompt is a column beside the answers, or what both begin with (TRL's "impli
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
@@ -29,12 +30,32 @@ from loradock.data.formats.turns import conversation, messages_of, with_system
 
 ASKING = ("conversations", "messages", "instruction", "question", "prompt")
 """Columns that hold the prompt of both answers; one of them, unless the answers hold it themselves."""
+MARGIN = "margin"
 LAST_SPEAKER = re.compile(r"\n\nAssistant:")
 """What begins an answer in the texts of HH-RLHF (Bai et al. 2022), and belongs to the prompt."""
 
 
 def pair_of(row: Row) -> PreferencePair:
-    """A row whose answers stand in `chosen` and `rejected`."""
+    """A row whose answers stand in `chosen` and `rejected`, perhaps with a `margin`."""
+    return replace(_answers_of(row), margin=margin_of(row))
+
+
+def margin_of(row: Row) -> float:
+    """By how much the chosen answer is better, as a column says; 0 where it says nothing."""
+    value: Any = row.get(MARGIN)
+    if not is_filled(value):
+        return 0.0
+    try:
+        margin = float("nan") if isinstance(value, bool) else float(value)
+    except (TypeError, ValueError):
+        margin = float("nan")
+    if not math.isfinite(margin):
+        shown = repr(value) if isinstance(value, str | int | float) else type_of(value)
+        raise RowError(f"{MARGIN} is {shown}: it is a number, by how much the chosen answer is better")
+    return margin
+
+
+def _answers_of(row: Row) -> PreferencePair:
     chosen, rejected = (_answer(value_of(row, name)) for name in ("chosen", "rejected"))
     if is_list(chosen) and is_list(rejected):
         return _of_turns(messages_of(chosen, "chosen"), messages_of(rejected, "rejected"), row)
@@ -47,8 +68,8 @@ def pair_of(row: Row) -> PreferencePair:
     prompt = _prompt(row)
     if isinstance(prompt, str):
         return _of_texts(prompt, chosen, rejected)
-    answers = (_talk(prompt, (Message("assistant", text),), row) for text in (chosen, rejected))
-    return PreferencePair(*answers)
+    talks = [_talk(prompt, (Message("assistant", text),), row) for text in (chosen, rejected)]
+    return PreferencePair(talks[0], talks[1])
 
 
 def _answer(value: Any) -> Any:
@@ -133,13 +154,15 @@ def _convert_swift(row: Row) -> PreferencePair:
     rejected = text_of(row, "rejected_response")
     check_filled(rejected, "rejected_response")
     return PreferencePair(
-        _talk(chosen[:-1], chosen[-1:], row), _talk(chosen[:-1], (Message("assistant", rejected),), row)
+        _talk(chosen[:-1], chosen[-1:], row),
+        _talk(chosen[:-1], (Message("assistant", rejected),), row),
+        margin_of(row),
     )
 
 
 FORMAT = Format(
     name="preference",
-    fields=("chosen", "rejected", *reversed(ASKING), "input", "system", "tools"),
+    fields=("chosen", "rejected", *reversed(ASKING), "input", "system", "tools", MARGIN),
     required=("chosen", "rejected"),
     kind="preferences",
     convert=pair_of,
@@ -148,7 +171,7 @@ FORMAT = Format(
 )
 SWIFT = Format(
     name="swift-preference",
-    fields=("messages", "rejected_response", "system", "tools"),
+    fields=("messages", "rejected_response", "system", "tools", MARGIN),
     required=("messages", "rejected_response"),
     kind="preferences",
     convert=_convert_swift,

@@ -42,7 +42,7 @@ class PreferenceTask(Task):
     @property
     def identity(self) -> dict[str, Any]:
         """See `pool.Work`."""
-        return {"preferences": super().identity}
+        return {"preferences": super().identity, "margins": "kept"}
 
     def preparer(self) -> Preparer:
         """See `pool.Work`."""
@@ -78,8 +78,16 @@ class PreferencePreparer:
             chunk,
             lines=np.array([rows[number][0] or 0 for number, _ in owners], dtype=np.int64),
             roles=np.array([answer.role for _, answer in owners], dtype=np.uint8),
+            margins=margins if (margins := self._margins(rows, owners)).any() else None,
         )
         return chunk, self._by_row(refused, answers)
+
+    @staticmethod
+    def _margins(rows: list[Row], owners: Sequence[tuple[int, Answer]]) -> np.ndarray[Any, Any]:
+        """Of each document that of its row, float32."""
+        samples = (rows[number][1] for number, _ in owners)
+        margins = [each.margin if isinstance(each, PreferencePair) else 0.0 for each in samples]
+        return np.array(margins, dtype=np.float32)
 
     @staticmethod
     def _by_row(refused: Refused, answers: Sequence[tuple[int, Answer]]) -> dict[int, str]:

@@ -1,6 +1,7 @@
 """Optimiser steps over preference pairs: a pair is never split between micro-batches.
 
-`relations` of a batch: `learned` int64 [documents], over all ranks, is how many tokens of each answer are learned.
+`relations` of a batch, over all ranks: `learned` int64 [documents] is how many tokens of each answer are learned,
+`margins` float32 [pairs] by how much the chosen ones are better, as the rows say.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ class PreferenceDraw:
             supervised_tokens=int(documents.learned[places].sum(dtype=np.int64)),
             row_ids=self._fitted.pairs[samples],
             documents=len(places),
-            relations={"learned": documents.learned[places].astype(np.int64)},
+            relations={
+                "learned": documents.learned[places].astype(np.int64),
+                "margins": self._prepared.margins[documents.rows[places[::A_PAIR]]],
+            },
         )
 
     def _micro_batch(self, places: Int64, first: int, last: int, *, is_idle: bool = False) -> MicroBatch:

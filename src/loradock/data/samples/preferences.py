@@ -49,7 +49,14 @@ class PreferencePart(Part):
         documents = self.fitted.documents
         columns = (documents.rows.astype("<i8"), documents.lengths.astype("<i4"))
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
-        return f"{len(self.fitted)} preference pairs, {documents.tokens} tokens, {digest}"
+        margins = self.margins.astype("<f4").tobytes() if self.margins.any() else b""
+        held = f", margins {hashlib.sha256(margins).hexdigest()}" if margins else ""
+        return f"{len(self.fitted)} preference pairs, {documents.tokens} tokens, {digest}{held}"
+
+    @property
+    def margins(self) -> np.ndarray[Any, Any]:
+        """float32 [pairs]: by how much the chosen answers are better, as the rows say."""
+        return self.prepared.margins[self.fitted.documents.rows[::A_PAIR]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +192,7 @@ class PreferenceSamples(SampleSet):
         counts = f"{documents.supervised_tokens:,} of {documents.tokens:,} tokens are of answers"
         longer = f"the chosen answer is the longer one in {percent(fitted.longer_chosen_share)} of them"
         line = f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"
-        notes = [*self.train.prepared.notes, *self.selection_notes, line]
+        notes = [*self.train.prepared.notes, *self.selection_notes, line, *self._margin_notes]
         if fitted.over_long:
             what = f"{fitted.over_long:,} pairs are left out: an answer has over {documents.max_length:,} tokens"
             cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
@@ -193,6 +200,17 @@ class PreferenceSamples(SampleSet):
         if fitted.equal:
             notes.append(f"{fitted.equal:,} pairs whose answers are equal are left out: there is nothing to prefer")
         return notes
+
+    @property
+    def _margin_notes(self) -> list[str]:
+        """Which margins rows have, or that the objective reads none."""
+        margins = self.train.margins[self.train.margins != 0]
+        if not len(margins):
+            return []
+        if not self.config.objective_spec.reads_margins:
+            return [f"margin: objective {self.config.objective} reads none of rows; objective reward does"]
+        of_pairs = f"{len(margins):,} of {len(self.train.fitted):,} pairs have one"
+        return [f"margins: {of_pairs}, {margins.min():g} to {margins.max():g}"]
 
     def as_dict(self) -> dict[str, Any]:
         """Their number, what is left out, and how they were rendered."""

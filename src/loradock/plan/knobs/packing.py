@@ -15,7 +15,7 @@ def decide(context: Context) -> Decision[bool]:
     ConfigError where it was asked for and recurrent layers, which know no documents, would leak.
     """
     setting = context.config.train.packing
-    if context.config.objective_spec.has_head:
+    if context.config.objective_spec.has_head and not context.engine.always_packs:
         return Decision(name="packing", value=False, why="a score is read from the end of each answer, which is padded")
     if context.model.recurrence and setting is True:
         what = f"train.packing cannot be used with {context.model.architecture}: {CARRIES_ON}"

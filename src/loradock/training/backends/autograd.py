@@ -11,7 +11,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loradock.data.collate import MicroBatch
 from loradock.errors import ModelError
-from loradock.model import dtypes, reward_head
+from loradock.model import dtypes
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training import packing_check
@@ -19,8 +19,10 @@ from loradock.training.backends.base import Backend
 from loradock.training.checkpoint.state import RandomState
 from loradock.training.expert_load import ExpertLoad, real_slots
 from loradock.training.job import Job
+from loradock.training.objectives.pooling import pooled
 from loradock.training.passes import Embedded, MicroStep, Scored
 
+Forward = Callable[[dict[str, torch.Tensor]], torch.Tensor]
 PAD_TO = 8
 """Tensor cores want lengths in eights."""
 
@@ -70,14 +72,16 @@ class AutogradBackend(Backend):
         (self.scaler.scale(loss) if self.scaler else loss).backward()
 
     def embed(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Embedded:
-        """Outside of any packing: documents are padded. Of a model with a head: its scores, in place of vectors."""
-        spec = self.job.config.objective_spec
-        is_causal = not spec.embeds or self.job.config.embedding.attention == "causal"
-        model = self.job.model
+        """Outside of any packing: documents are padded. Of a model with a head: its scores, in place of vectors.
+
+        Those are its own forward's, which `objectives.reward` puts in: what is cut is gathered there.
+        """
+        is_causal = self.job.config.embedding.attention == "causal"
 
         def forward(inputs: dict[str, torch.Tensor]) -> torch.Tensor:
-            vectors = pooled(model, inputs, is_causal=is_causal)
-            return reward_head.rewards(model, vectors) if spec.has_head else vectors
+            if self.job.config.objective_spec.has_head:
+                return self.computing(**inputs)
+            return pooled(self.job.model, inputs, is_causal=is_causal)
 
         vectors, backward = self.passed(forward, batch, at=at, keeps=keeps)
         return Embedded(vectors=vectors, backward=backward)
@@ -89,7 +93,7 @@ class AutogradBackend(Backend):
 
     def passed(
         self,
-        forward: Callable[[dict[str, torch.Tensor]], torch.Tensor],
+        forward: Forward,
         batch: dict[str, torch.Tensor],
         *,
         at: MicroStep | None,
@@ -183,15 +187,6 @@ class AutogradBackend(Backend):
         """Layers that are compiled run eagerly: they would be compiled once more, without gradients."""
         with torch.compiler.set_stance("force_eager"):
             yield
-
-
-def pooled(model: Any, tensors: dict[str, torch.Tensor], *, is_causal: bool) -> torch.Tensor:
-    """Documents' vectors, float32 [documents, hidden]: the states after the final norm, pooled by `pooling`."""
-    decoder = model.get_decoder()
-    given = {name: tensors[name] for name in ("input_ids", "attention_mask")}
-    states = decoder(**given, is_causal=is_causal, use_cache=False).last_hidden_state
-    with torch.autocast(states.device.type, enabled=False):
-        return torch.einsum("nt,nth->nh", tensors["pooling"], states.float())
 
 
 def scores(model: Any, tensors: dict[str, torch.Tensor]) -> torch.Tensor:

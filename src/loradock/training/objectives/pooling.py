@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -35,3 +35,12 @@ def flat(pooled: torch.Tensor, lengths: torch.Tensor, *, pooling: Pooling) -> to
         made[row, inside] = padded(pooled[None, inside], pooling=pooling)[0]
         first += length
     return made
+
+
+def pooled(model: Any, tensors: dict[str, torch.Tensor], *, is_causal: bool) -> torch.Tensor:
+    """Documents' vectors, float32 [documents, hidden]: the states after the final norm, pooled by `pooling`."""
+    decoder = model.get_decoder()
+    given = {name: tensors[name] for name in ("input_ids", "attention_mask")}
+    states = decoder(**given, is_causal=is_causal, use_cache=False).last_hidden_state
+    with torch.autocast(states.device.type, enabled=False):
+        return torch.einsum("nt,nth->nh", tensors["pooling"], states.float())

@@ -17,6 +17,7 @@ from loradock.data.collate import MicroBatch
 from loradock.data.steps import Evaluation
 from loradock.model import reward_head
 from loradock.training.objectives.base import Evaluated, Objective, Poll
+from loradock.training.objectives.pooling import pooled
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
 
 KIND = "preferences"
@@ -25,7 +26,10 @@ PARTS = ("preference_accuracy", "reward_margin", "chosen_reward", "rejected_rewa
 
 
 class Reward(Objective):
-    """-log sigmoid(s - t) of the scores s and t of the chosen and the rejected answer, + `center` (s + t)^2."""
+    """-log sigmoid(s - t - m) of the scores s and t of the chosen and the rejected answer, + `center` (s + t)^2.
+
+    m is the margin of the pair's row, 0 where it has none (Touvron et al. 2023, section 3.2.2).
+    """
 
     parts = PARTS
 
@@ -42,18 +46,25 @@ class Reward(Objective):
             poll()
             at = MicroStep(step=step, index=index, count=len(micro_batches))
             scored = backend.embed(tensors, at=at, keeps=True)
-            of_pairs, gradient = self.measured(scored.vectors, places)
+            of_pairs, gradient = self.measured(scored.vectors, places, batch.relations["margins"])
             scored.backward(gradient / max(1, batch.samples))
             sums += of_pairs
         return (sums / max(1, batch.samples)).float()
 
-    def measured(self, scores: torch.Tensor, places: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Of scores [documents, 1]: sums over the pairs, float64 [loss, parts], and the gradient of their loss."""
-        is_real = (places.to(scores.device) >= 0)[0::2]  # a rank without work runs a pair along that is none of its own
+    def measured(
+        self, scores: torch.Tensor, places: torch.Tensor, margins: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Of scores [documents, 1]: sums over the pairs, float64 [loss, parts], and the gradient of their loss.
+
+        `margins` [pairs] are those of the whole batch.
+        """
+        places = places.to(scores.device)[0::2]
+        is_real = places >= 0  # a rank without work runs a pair along that is none of its own
         chosen, rejected = scores[0::2, 0].double(), scores[1::2, 0].double()
-        loss = softplus(rejected - chosen) + self.center * (chosen + rejected).square()
+        margin = margins.to(scores.device)[places.clamp(min=0) // 2].double()
+        loss = softplus(rejected - chosen + margin) + self.center * (chosen + rejected).square()
         columns = (loss, (chosen > rejected).double(), chosen - rejected, chosen, rejected)
-        pull, push = torch.sigmoid(rejected - chosen), 2 * self.center * (chosen + rejected)
+        pull, push = torch.sigmoid(rejected - chosen + margin), 2 * self.center * (chosen + rejected)
         gradient = torch.stack([(push - pull) * is_real, (push + pull) * is_real], dim=1)
         return torch.stack([(column * is_real).sum() for column in columns]), gradient.reshape(-1, 1).float()
 
@@ -66,7 +77,8 @@ class Reward(Objective):
             (micro_batch,) = turn.micro_batches
             batch = BatchInputs.of(turn, [backend.tensors(micro_batch)[0]])
             (tensors,), (places,) = batch.micro_batches, batch.places
-            of_pairs, _ = self.measured(backend.embed(tensors, at=None, keeps=False).vectors, places)
+            scores = backend.embed(tensors, at=None, keeps=False).vectors
+            of_pairs, _ = self.measured(scores, places, batch.relations["margins"])
             sums[turn.set_index, :-1] += of_pairs
             sums[turn.set_index, -1] += float((places >= 0).sum()) / 2
         if torch.distributed.is_initialized():
@@ -82,7 +94,16 @@ class Reward(Objective):
         )
 
     def prepare(self, model: Any) -> None:
-        """Nothing: the head was put in with the adapter."""
+        """A forward that gives scores where `pooling` is given: it is where a model that is cut gathers its parts."""
+        whole = model.get_base_model()
+        plain = whole.forward
+
+        def forward(*, pooling: torch.Tensor | None = None, **inputs: Any) -> Any:
+            if pooling is None:
+                return plain(**inputs)
+            return reward_head.rewards(whole, pooled(whole, {**inputs, "pooling": pooling}, is_causal=True))
+
+        whole.forward = forward
 
     def tensors(
         self, batch: MicroBatch, *, pad_token_id: int, pad_to_multiple: int

@@ -13,8 +13,7 @@ from loradock.data.formats.base import Side
 from loradock.data.formats.fields import RowError
 from loradock.data.pairs.preparer import Document, Documents
 from loradock.errors import DataError, ModelError, OutOfMemory
-from loradock.training.backends.autograd import pooled
-from loradock.training.objectives.pooling import padded
+from loradock.training.objectives.pooling import padded, pooled
 from loradock.training.recipe import Recipe
 
 Float32 = np.ndarray[Any, np.dtype[np.float32]]

@@ -1,12 +1,14 @@
-"""Preferences on a model that two processes share by FSDP2: the reference, passes that none has work for, and KTO."""
+"""Preferences on a model that two processes share by FSDP2: the reference, idle passes, KTO and reward models."""
 
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import torch
+from tiny import copy_tree
 from training.backends.fsdp.conftest import Group, Start
 
 FEW = ("train.max_steps=3", "evaluation.every=3", "data.validation=5", "train.global_batch=5", "train.micro_batch=2")
@@ -83,3 +85,22 @@ def test_judged_answers_share_one_divergence(tmp_path: Path, start: Start, llama
     one = start(tmp_path / "one", *settings, "engine=peft", model=llama, data=judged, count=1)
     two = start(tmp_path / "two", *settings, "train.parallel=fsdp", model=llama, data=judged)
     check_equal(two, one)
+
+
+def test_a_reward_model_is_that_of_one_process_and_is_continued_to_the_bit(
+    tmp_path: Path, start: Start, llama: Path, answers: Path
+) -> None:
+    """Its head has one row of weights, of which the second process holds none."""
+    settings = (*LEARNING, "objective=reward", "checkpoints.every=1", "reward.center=0.01")
+    one = start(tmp_path / "one", *settings, "engine=peft", model=llama, data=answers, count=1)
+    two = start(tmp_path / "two", *settings, "train.parallel=fsdp", model=llama, data=answers)
+    check_equal(two, one)
+    assert "base_model.model.score.weight" in two.adapter()
+    copy = copy_tree(two.folder, tmp_path / "again")
+    for step in (2, 3):
+        shutil.rmtree(copy / "out" / "checkpoints" / f"checkpoint-{step}")
+    shutil.rmtree(copy / "out" / "adapter")
+    again = start(copy, *settings, "train.parallel=fsdp", model=llama, data=answers)
+    assert again.finish() == [0, 0], again.text()
+    assert again.losses() == two.losses()
+    assert all(torch.equal(again.adapter()[name], tensor) for name, tensor in two.adapter().items())

@@ -25,7 +25,7 @@ from loradock.training.backends.fast import attention, rehearsal, self_check, ve
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
 from loradock.training.backends.fast.families.base import Unfit, decoder_of
 from loradock.training.backends.fast.graphs import graphs_of
-from loradock.training.backends.fast.inputs import filled_up, flat_inputs, pooled_inputs
+from loradock.training.backends.fast.inputs import filled_up, flat_inputs, pooled_inputs, scored_inputs
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
@@ -96,6 +96,8 @@ class FastBackend(Backend):
         """Flat, without padding between rows."""
         if batch.purpose == "embed":
             return pooled_inputs(batch, embedding=self.job.config.embedding, **self.shape)
+        if self.job.config.objective_spec.has_head:
+            return scored_inputs(batch, **self.shape)
         return flat_inputs(batch, **self.shape)
 
     def begin_step(self) -> None:
@@ -223,6 +225,9 @@ def made_ready(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
     if job.config.objective_spec.embeds:
         found = vector_check.check_vectors(model, job)
         checks.append(Decision(name="self-check of vectors", value="passed", why=str(found)))
+    if job.config.objective_spec.has_head:
+        found = vector_check.check_scores(model, job)
+        checks.append(Decision(name="self-check of scores", value="passed", why=str(found)))
     if torch.cuda.is_available():  # what the comparison took counts neither as the run's peak nor as its own
         gc.collect()
         torch.cuda.empty_cache()

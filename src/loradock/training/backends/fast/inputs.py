@@ -4,9 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+import torch
+
 from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import MicroBatch
-from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, flatten, flatten_pooled, rounded_up
+from loradock.model import reward_head
+from loradock.training.backends.fast.batch import (
+    FlatBatch,
+    PooledBatch,
+    common_lengths,
+    flatten,
+    flatten_pooled,
+    folded,
+    laid_out,
+    rounded_up,
+)
 from loradock.training.job import Job
 
 CUDA_MULTIPLE = 64
@@ -33,6 +46,23 @@ def pooled_inputs(micro_batch: MicroBatch, *, embedding: EmbeddingConfig, **shap
         **shape,
     )
     return batch, batch.tokens
+
+
+def scored_inputs(micro_batch: MicroBatch, **shape: Any) -> tuple[PooledBatch, int]:
+    """The same of answers that a head scores, each read where transformers reads it; a common prompt is laid once."""
+    shared = common_lengths(micro_batch) if micro_batch.shares_prompts else None
+    shape = {"multiple": 1} | {name: size for name, size in shape.items() if name != "documents_multiple"}
+    laid = laid_out(micro_batch, **shape, saved=0 if shared is None else int(shared.sum()))
+    lengths = micro_batch.lengths.astype(np.int64)
+    last = [reward_head.last_place(ids, pad_token_id=shape["pad_token_id"]) for ids, _ in micro_batch.samples()]
+    places = np.cumsum(lengths) - lengths + np.array(last, dtype=np.int64)
+    if shared is not None:
+        laid = folded(laid, lengths, shared)
+        places = laid.unfold.numpy()[places]
+    pooling = torch.zeros(len(places), laid.tokens)
+    pooling[torch.arange(len(places)), torch.from_numpy(places)] = 1
+    batch = PooledBatch(**laid.tensors(), documents=laid.documents, pooling=pooling)
+    return batch, batch.tokens + batch.again.numel()
 
 
 def filled_up(job: Job) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from loradock.training.backends.fast.linear import adapter_parameters
 from loradock.training.backends.fast.mlp.experts import expert_parameters
 from loradock.training.backends.fast.mlp.mixture import unwrapped
 from loradock.training.backends.fast.mlp.router import Balance
-from loradock.training.backends.fast.pooler import Pooler
+from loradock.training.backends.fast.pooler import Pooler, ScalarHead, head_of
 from loradock.training.backends.fast.token_rows import TokenRows, once
 from loradock.training.backends.fast.weights import DenseRoom
 
@@ -48,7 +48,9 @@ class FastModel:
         self.dtype = dtype
         self.embedding, self.embedding_scale = parts.embedding, parts.embedding_scale
         self.output_matrix = parts.head
-        self.adapters = FlatAdapters(trained_by(parts), dtype=dtype)
+        scalar = head_of(model)
+        trained = [*trained_by(parts), *([] if scalar is None else [scalar])]
+        self.adapters = FlatAdapters(trained, dtype=dtype)
         self.embedding_rows, head_rows = (
             TokenRows(rows, self.adapters) if rows else None for rows in (parts.embedding_rows, parts.head_rows)
         )
@@ -72,7 +74,8 @@ class FastModel:
             for index, each in enumerate(parts.layers)
         ]
         self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels, rows=head_rows)
-        self.pooler = Pooler(parts.norm, kernels=kernels)
+        scalar_head = None if scalar is None else ScalarHead(scalar, self.adapters)
+        self.pooler = Pooler(parts.norm, kernels=kernels, head=scalar_head)
         self.checkpointed = checkpointed
         self.attention = attention
         self.adapters.refresh()
@@ -131,7 +134,7 @@ class FastModel:
         return self.head.loss(x, batch)
 
     def vectors(self, batch: PooledBatch) -> torch.Tensor:
-        """Documents' vectors, float32 [documents, hidden]; nothing is kept for backward."""
+        """Documents' vectors, float32 [documents, hidden], or scores [documents, 1]; nothing is kept for backward."""
         x = self._embed(batch)
         for layer in self.layers:
             x = layer.forward(x, batch)[0]

@@ -1,4 +1,4 @@
-"""The start-up check of documents' vectors: packed by the fast engine as each alone by PEFT, with what they may see."""
+"""The start-up check of documents' vectors or scores: packed by the fast engine, and each alone by PEFT."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from typing import Any
 import numpy as np
 import torch
 
-from loradock.config.sections.embedding import EmbeddingConfig
 from loradock.data.collate import Array
-from loradock.training.backends.autograd import pooled
+from loradock.model import reward_head
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.batch import PooledBatch
 from loradock.training.backends.fast.differences import Differences
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.self_check import ROWS, check, noisy
 from loradock.training.job import Job, Unsound
-from loradock.training.objectives.pooling import Pooling, flat, padded
+from loradock.training.objectives.pooling import Pooling, flat, padded, pooled
 
 
 class Vectors:
-    """The squares of documents' vectors along one random direction each, summed."""
+    """The squares of documents' vectors along one random direction each, summed.
 
-    def __init__(self, asked: EmbeddingConfig, *, hidden: int) -> None:
-        self.pooling: Pooling = asked.pooling
-        self.is_causal = asked.attention == "causal"
+    A score is a vector of one number, read from the last token of a document that sees what is before it.
+    """
+
+    def __init__(self, *, pooling: Pooling, is_causal: bool, hidden: int) -> None:
+        self.pooling: Pooling = pooling
+        self.is_causal = is_causal
         self.directions = torch.randn(ROWS, hidden, generator=torch.Generator().manual_seed(0))
 
     def computed(self, model: FastModel, rows: list[Array]) -> tuple[float, torch.Tensor]:
@@ -51,7 +53,7 @@ class Vectors:
         model.eval()
         try:
             vectors = pooled(model, {name: each.to(device) for name, each in made.items()}, is_causal=self.is_causal)
-            along, _ = self.along(vectors)
+            along, _ = self.along(vectors if reward_head.of(model) is None else reward_head.rewards(model, vectors))
             number = along.square().sum()
             number.backward()
         finally:
@@ -94,7 +96,8 @@ def check_vectors(model: FastModel, job: Job) -> Differences:
     Raises Unsound also where a token does not see what `embedding.attention` says.
     """
     rows = [ids for micro_batch in job.steps[0].embedded for ids, _ in micro_batch.samples() if len(ids) > 1][:ROWS]
-    kind = Vectors(job.config.embedding, hidden=job.plan.model.hidden)
+    asked = job.config.embedding
+    kind = Vectors(pooling=asked.pooling, is_causal=asked.attention == "causal", hidden=job.plan.model.hidden)
     found = check(model, job, kind, rows)
     with noisy(model):
         is_ahead = sees_ahead(model, kind, rows[-1], vocabulary=job.plan.model.vocabulary)
@@ -103,6 +106,11 @@ def check_vectors(model: FastModel, job: Job) -> Differences:
         attention = job.config.embedding.attention
         raise Unsound(f"the fast engine embeds a text otherwise than {attention}: {what}", hint="--set engine=peft")
     return found
+
+
+def check_scores(model: FastModel, job: Job) -> Differences:
+    """Compare the scores of a reward model, the gradient of its head among the others'; see `self_check.check`."""
+    return check(model, job, Vectors(pooling="lasttoken", is_causal=True, hidden=1))
 
 
 def sees_ahead(model: FastModel, kind: Vectors, row: Array, *, vocabulary: int) -> bool:

@@ -6,9 +6,8 @@ has fewer micro-batches in a step than another runs idle ones, of which nothing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -21,7 +20,7 @@ from loradock.distributed.stragglers import Pace
 from loradock.model.adapters import trainable
 from loradock.model.spread import part_of
 from loradock.plan.plan import Decision
-from loradock.training.backends.autograd import AutogradBackend, checked_packing, seed
+from loradock.training.backends.autograd import AutogradBackend, Forward, checked_packing, seed
 from loradock.training.backends.fsdp import adapters
 from loradock.training.backends.fsdp.optimizer import Kept, ShardedAdamW
 from loradock.training.backends.fsdp.sharding import device_of, shard, watch_exchanges
@@ -31,7 +30,7 @@ from loradock.training.checkpoint.state import Stateful
 from loradock.training.checkpoint.store import Checkpoint
 from loradock.training.events import Decided, Emit
 from loradock.training.job import Job
-from loradock.training.passes import DocumentInputs, MicroStep, Scored, StepInputs
+from loradock.training.passes import DocumentInputs, MicroStep, StepInputs
 
 
 class FsdpBackend(AutogradBackend):
@@ -83,16 +82,18 @@ class FsdpBackend(AutogradBackend):
         with self.exchanging():
             return documents_everywhere(micro_batches, spare, counts)
 
-    def score(self, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool) -> Scored:
+    def passed(
+        self, forward: Forward, batch: dict[str, torch.Tensor], *, at: MicroStep | None, keeps: bool
+    ) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """Forward and, when it is asked for, backward, in which the ranks meet."""
         with self.meeting():
-            scored = super().score(batch, at=at, keeps=keeps)
+            output, own_backward = super().passed(forward, batch, at=at, keeps=keeps)
 
         def backward(gradient: torch.Tensor) -> None:
             with self.meeting():
-                scored.backward(gradient)
+                own_backward(gradient)
 
-        return replace(scored, backward=backward)
+        return output, backward
 
     @cached_property
     def initial(self) -> Sequence[torch.Tensor] | None:

@@ -19,6 +19,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, 
 from torch.distributed.tensor import DTensor
 
 from loradock.errors import EnvironmentUnfit
+from loradock.model import reward_head
 from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
 
 EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
@@ -64,6 +65,8 @@ def shard(model: Any, *, cpu_offload: bool) -> Share:
     if head.weight is not embedding.weight:  # tied ones stay with the root, which both are below
         fully_shard(embedding, mesh=mesh, reshard_after_forward=True)
         fully_shard(head, mesh=mesh, reshard_after_forward=True)
+    if scalar_head := reward_head.of(model):  # the root's stay whole after a pass without gradients
+        fully_shard(scalar_head, mesh=mesh, reshard_after_forward=True)
     fully_shard(model, mesh=mesh)
     put_parts(model, parts)
     getattr(whole, GUARD).remove()
