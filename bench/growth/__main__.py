@@ -29,7 +29,7 @@ RESULTS = Path(__file__).parents[1] / "results" / "growth"
 TIMES = 4
 LEAST = 0.4
 MIB = 1 << 20
-WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ab", "el", "in", "or", "us", "ane", "ile")]
+WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ab", "el", "in", "or", "us", "ano", "ile")]
 
 
 @dataclass(frozen=True, kw_only=True)
