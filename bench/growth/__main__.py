@@ -3,7 +3,8 @@
 Each stage is a command that a user types, at three sizes that quadruple, in a process of its own: its CPU seconds with
 all its children, and the largest memory of one process. Of two steps from size to size the second costs four times the
 first where time grows in proportion, less where a part is fixed or grows slower: `growth` is that ratio over four.
-Above 1.25 it is a defect, or the table says why. Steps below LEAST seconds say nothing.
+Above 1.25 it is a defect, or the table says why. A second step below LEAST seconds
+says nothing, and a first one below it counts as LEAST.
 
     .venv/bin/python -m bench.growth                 all stages, some ten minutes on two cores
     .venv/bin/python -m bench.growth prepare runs
@@ -27,7 +28,7 @@ from bench.floor.machine import described
 
 RESULTS = Path(__file__).parents[1] / "results" / "growth"
 TIMES = 4
-LEAST = 0.4
+LEAST = 0.6
 MIB = 1 << 20
 WORDS = [f"{first}{second}" for first in "bdfgklmnprst" for second in ("ab", "el", "in", "or", "us", "ano", "ile")]
 
@@ -85,11 +86,10 @@ def with_weights(base: Path) -> Path:
     return base
 
 
-def trained(folder: Path, *settings: object, base: Path | None = None, launch: int = 0) -> Measured:
+def trained(folder: Path, *settings: object, base: Path | None = None) -> Measured:
     """A training of eight steps in `runs/first`, unless the settings say otherwise."""
-    words = ("launch", "--nproc", launch, "train") if launch else ("train",)
     model = ("--demo",) if base is None else ("--model", base, "--data", write_rows(folder / "rows.jsonl", rows=256))
-    return run(folder, *words, *model, "--max-steps", 8, "--skip-env-check", "--output", "runs/first", *settings)
+    return run(folder, "train", *model, "--max-steps", 8, "--skip-env-check", "--output", "runs/first", *settings)
 
 
 def prepare(folder: Path, size: int) -> Measured:
@@ -147,11 +147,6 @@ def evaluate(folder: Path, size: int) -> Measured:
     return run(folder, "evaluate", "runs/first", "--data", rows, "--metric", "loss")
 
 
-def processes(folder: Path, size: int) -> Measured:
-    """A training in that many processes."""
-    return trained(folder, launch=size)
-
-
 STAGES: dict[str, tuple[Callable[[Path, int], Measured], str, int]] = {
     "prepare": (prepare, "rows", 4_000),
     "steps": (steps, "steps", 250),
@@ -162,7 +157,6 @@ STAGES: dict[str, tuple[Callable[[Path, int], Measured], str, int]] = {
     "rank": (rank, "rank", 8),
     "merge": (merge, "layers", 8),
     "evaluate": (evaluate, "rows", 200),
-    "processes": (processes, "processes", 1),
 }
 
 
@@ -170,7 +164,7 @@ def growth(first: float, second: float, third: float) -> float | None:
     """The second step over TIMES times the first; None where the second is too short to say."""
     if third - second < LEAST:
         return None
-    return (third - second) / max(TIMES * (second - first), LEAST)
+    return (third - second) / (TIMES * max(second - first, LEAST))
 
 
 def table(machine: object, found: dict[str, list[Measured]]) -> str:
@@ -181,7 +175,7 @@ def table(machine: object, found: dict[str, list[Measured]]) -> str:
         seconds, sizes = [one.cpu_seconds for one in each], [first * TIMES**power for power in range(len(each))]
         mebibytes = [one.memory_bytes / MIB for one in each]
         by_time = growth(*seconds)
-        # A step of memory is told from 40 MiB, as one of time is from 0.4 s.
+        # A step of memory is told from 60 MiB, as one of time is from 0.6 s.
         by_memory = growth(*(value / 100 for value in mebibytes))
         told = ("none" if ratio is None else f"{ratio:.2f}" for ratio in (by_time, by_memory))
         shown_time, shown_memory = told
@@ -194,7 +188,8 @@ def table(machine: object, found: dict[str, list[Measured]]) -> str:
             shown_memory,
         )
         rows.append(f"| {' | '.join(cells)} |")
-    head = ["# How time and memory grow", "", f"{machine}. `python -m bench.growth`; growth 1 is in proportion."]
+    told = f"`python -m bench.growth`; growth 1 is in proportion. {machine}"
+    head = ["# How time and memory grow", "", told]
     return "\n".join([*head, "", *rows, ""])
 
 

@@ -43,17 +43,21 @@ REPORTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("base")
+SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def make_base(folder: Path, family: str, **settings: int) -> Path:
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     torch.manual_seed(0)
-    shape = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
-    AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", vocab_size=len(tokenizer), **shape)).save_pretrained(
-        folder
-    )
+    config = AutoConfig.for_model(family, vocab_size=len(tokenizer), **SMALL, **settings)
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
+
+
+@pytest.fixture(scope="module")
+def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_base(tmp_path_factory.mktemp("base"), "llama")
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
@@ -113,15 +117,25 @@ def of_trl(made: Job, folder: Path) -> list[dict[str, Any]]:
 
 
 def test_twenty_steps_are_those_of_the_unmodified_kto_trainer(base: Path, answers: Path, tmp_path: Path) -> None:
+    compare_with_trl(base, answers, tmp_path)
+
+
+@pytest.mark.full
+def test_twenty_steps_in_float32_of_another_family_are_those_too(answers: Path, tmp_path: Path) -> None:
+    other = make_base(tmp_path / "base", "mistral", num_key_value_heads=2, sliding_window=12)
+    compare_with_trl(other, answers, tmp_path, "model.quantization=none")
+
+
+def compare_with_trl(base: Path, answers: Path, folder: Path, *more: str) -> None:
     padded = ("engine=peft", "train.packing=false", "train.micro_batch=8")
-    theirs = of_trl(job(tmp_path / "theirs", *padded, model=base, data=answers), tmp_path / "trl")
+    theirs = of_trl(job(folder / "theirs", *padded, *more, model=base, data=answers), folder / "trl")
     assert any(each["kl"] > 1e-3 for each in theirs)
     for form, relative in (
         (padded, 2e-6),
         (("engine=peft", "train.packing=true", "train.micro_batch=3"), OTHER_ORDER),
         (("engine=fast", "train.micro_batch=3"), OTHER_ORDER),
     ):
-        ours = lines(job(tmp_path / "ours", *form, model=base, data=answers))
+        ours = lines(job(folder / "ours", *form, *more, model=base, data=answers))
         assert ours[-1].loss < ours[0].loss
         assert [each.loss for each in ours] == pytest.approx([each["loss"] for each in theirs], rel=relative)
         norms = [each["grad_norm"] for each in theirs]

@@ -216,6 +216,10 @@ def test_a_base_in_float32_of_another_family_by_both_engines(
         compare(fast, theirs, relative=OTHER_ORDER)
 
 
+BASES = (("llama", ()), pytest.param("mistral with a window", ("model.quantization=none",), marks=pytest.mark.full))
+
+
+@pytest.mark.parametrize(("shape", "stored"), BASES)
 @pytest.mark.parametrize(
     ("loss", "theirs_is", "settings", "more"),
     [
@@ -229,30 +233,31 @@ def test_a_base_in_float32_of_another_family_by_both_engines(
     ],
 )
 def test_losses_without_a_reference_are_those_of_the_unmodified_cpo_trainer(
-    loss: str, theirs_is: str, settings: tuple[str, ...], more: dict[str, float], bases: dict[str, Path],
-    pairs: Path, tmp_path: Path,
+    loss: str, theirs_is: str, settings: tuple[str, ...], more: dict[str, float], shape: str, stored: tuple[str, ...],
+    bases: dict[str, Path], pairs: Path, tmp_path: Path,
 ) -> None:  # fmt: skip
-    words = (f"preference.loss={loss}", *settings)
-    ours = lines(job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs))
+    words = (f"preference.loss={loss}", *settings, *stored)
+    ours = lines(job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases[shape], data=pairs))
     padded = (*words, "engine=peft", "train.packing=false", "train.micro_batch=16")
     theirs = of_trl(
-        job(tmp_path / "theirs", *padded, model=bases["llama"], data=pairs),
+        job(tmp_path / "theirs", *padded, model=bases[shape], data=pairs),
         tmp_path / "trl", loss=theirs_is, trainer=CPOTrainer, config=CPOConfig, **more,
     )  # fmt: skip
     assert [each.loss for each in ours] == pytest.approx([each["loss"] for each in theirs], rel=OTHER_ORDER)
 
 
+@pytest.mark.parametrize(("shape", "stored"), BASES)
 def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
-    bases: dict[str, Path], pairs: Path, tmp_path: Path
+    shape: str, stored: tuple[str, ...], bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
     """Its likelihood term counts the prompt's tokens too; ours, as the paper's, those of the answer."""
-    words = ("preference.loss=orpo", "preference.likelihood_weight=0")
-    first = lines(
-        job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases["llama"], data=pairs)
-    )[0]
+    words = ("preference.loss=orpo", "preference.likelihood_weight=0", *stored)
+    first = lines(job(tmp_path / "ours", *words, "engine=fast", "train.micro_batch=2", model=bases[shape], data=pairs))[
+        0
+    ]
     padded = (*words, "engine=peft", "train.packing=false", "train.micro_batch=16")
     theirs = of_trl(
-        job(tmp_path / "theirs", *padded, model=bases["llama"], data=pairs),
+        job(tmp_path / "theirs", *padded, model=bases[shape], data=pairs),
         tmp_path / "trl", loss="orpo", trainer=ORPOTrainer, config=ORPOConfig, beta=0.1,
     )[0]  # fmt: skip
     assert first.loss == pytest.approx(-0.1 * theirs["log_odds_ratio"], rel=OTHER_ORDER)
