@@ -147,6 +147,8 @@ def test_what_fits_nowhere_says_what_it_needs_with_and_without_offload() -> None
         ({"parallel": "ddp", "engine": "fsdp"}, "engine fsdp does not support it"),
         ({"parallel": "fsdp", "lora": {"dora": True}}, "train.parallel fsdp cannot be used: it has no DoRA"),
         ({"parallel": "zero3", "lora": {"dora": True}}, "train.parallel zero3 cannot be used: DoRA takes the norms of"),
+        ({"parallel": "zero2", "optimizer": "adafactor"}, "zero2 cannot be used: DeepSpeed shards the two moments of"),
+        ({"parallel": "zero3", "optimizer": "lion"}, "zero3 cannot be used: DeepSpeed shards the two moments of AdamW"),
         ({"parallel": "zero3", "lora": {"init": "pissa"}}, "zero3 cannot be used: lora.init pissa takes unquantised"),
         (
             {"parallel": "zero3", "lora": {"modules_to_save": ["lm_head"]}},

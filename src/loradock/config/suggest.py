@@ -37,8 +37,8 @@ def unknown_key(path: KeyPath) -> Unknown:
     whole = dotted(path).lower().replace("-", "_").replace(".", "_")
     if len(path) > 1 and whole in RENAMED:  # eval.steps is what others call eval_steps
         return _did_you_mean(what, [RENAMED[whole]])
-    if plain in EXPLAINED:
-        return Unknown(what=what, hint=EXPLAINED[plain])
+    if explained := EXPLAINED.get(whole) or EXPLAINED.get(plain):
+        return Unknown(what=what, hint=explained)
     if plain in RENAMED:
         return _did_you_mean(what, [RENAMED[plain]])
     siblings = _siblings(path[:-1])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.catalog.engines import PREFERRED, Cannot, Limit
+from loradock.catalog.engines import PREFERRED, ZERO, Cannot, Limit
 from loradock.catalog.families import BY_DECODER
 from loradock.config.schema import RunConfig
 from loradock.facts import ModelFacts
@@ -36,6 +36,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "several ranks": lora.dropout > 0 and _has_several_ranks_in_a_block(model, rank=lora.rank),
         "loraplus": train.loraplus_lr_ratio != 1,
         "optimizer": train.optimizer not in ("auto", *PREFERRED.optimizers),
+        "other states": train.optimizer not in ("auto", *ZERO.optimizers),
     }
 
 

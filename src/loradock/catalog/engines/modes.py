@@ -26,6 +26,8 @@ WHOLE_EXPERTS: Cannot = {
 }
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 
+STATES = "DeepSpeed shards the two moments of AdamW in 32 bits, and {config.train.optimizer} keeps others"
+
 ROWS = "rows of the embedding (tokenizer.add_tokens) are trained where a process has the optimiser to itself"
 
 ALONE = Mode(name="none")
@@ -47,7 +49,10 @@ FSDP = Mode(
     },
 )
 ZERO2 = Mode(
-    name="zero2", cuts_state=True, zero_stage=2, cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE, "new tokens": ROWS}
+    name="zero2",
+    cuts_state=True,
+    zero_stage=2,
+    cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE, "other states": STATES, "new tokens": ROWS},
 )
 ZERO3 = Mode(
     name="zero3",
@@ -58,6 +63,7 @@ ZERO3 = Mode(
         **PARTS,
         **WHOLE_EXPERTS,
         "loraplus": ONE_RATE,
+        "other states": STATES,
         "new tokens": ROWS,
         "dora": "DoRA takes the norms of unquantised base weights",
         "modules_to_save": "modules_to_save copies unquantised base weights",

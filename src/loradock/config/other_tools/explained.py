@@ -44,6 +44,7 @@ EXPLAINED = {
     "full_finetuning": "weights are not trained whole here, but for those of lora.modules_to_save",
     "gpus": "loradock launch --nproc N train run.yaml",
     "accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
+    "reward_margin": "a margin is a column of the rows (docs/reward.md)",
     "grad_accum": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation": "it follows from train.global_batch, the micro-batch and the number of GPUs",
     "gradient_accumulation_steps": "it follows from train.global_batch, the micro-batch and the number of GPUs",

@@ -46,7 +46,7 @@ def settings(job: Job) -> dict[str, Any]:
             f"{mode} computes in bfloat16 or float32, and the plan in float16", hint="--set model.compute_dtype=float32"
         )
     if plan.optimizer.value not in engines.of(plan.engine.value).optimizers:
-        what = f"{mode} shards the optimiser's state in 32 bits, and {plan.optimizer.value} has another"
+        what = f"{mode} shards the two moments of AdamW in 32 bits, and {plan.optimizer.value} keeps others"
         raise ConfigError(what, hint="--set train.optimizer=adamw_fused")
     if plan.compile.value != "off":
         raise ConfigError(f"{mode} runs layers eagerly, and train.compile is on", hint="--set train.compile=off")
