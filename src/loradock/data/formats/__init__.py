@@ -75,11 +75,26 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     mapping = mapping or {}
     by_field = renamed(mapping, row)
     fields = frozenset(by_field)
-    for format in FORMATS:
-        is_known = set(mapping).issubset(format.fields) and format.detect(fields)
-        if is_known and (format.fits is None or format.fits(by_field)):
-            return format
+    found = [
+        format
+        for format in FORMATS
+        if set(mapping).issubset(format.fields)
+        and format.detect(fields)
+        and (format.fits is None or format.fits(by_field))
+    ]
+    if found and found[0].is_extra:
+        return next((format for format in found if format.kind == "rows" and _takes(format, by_field)), found[0])
+    if found:
+        return found[0]
     raise undetected(shown_for(row), row, mapping=mapping, index=index)
+
+
+def _takes(format: Format, row: Row) -> bool:
+    try:
+        format.convert(row)
+    except RowError:
+        return False
+    return True
 
 
 def shown_for(row: Row) -> list[Format]:
