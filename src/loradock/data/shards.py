@@ -190,29 +190,29 @@ def _of_saved(path: Path, source: SourceConfig) -> Chosen:
     return Chosen(files=files, splits=(*read,), left=left)
 
 
-def _unclear(found: Mapping[str, Sequence[Path]], source: SourceConfig, *, hint: str) -> LoradockError:
+def _unclear(by_split: Mapping[str, Sequence[Path]], source: SourceConfig, *, hint: str) -> LoradockError:
     """What to say where no split, or no single one, is what is asked for."""
-    if source.split and "" not in found:
-        named = ", ".join(sorted(found)) or "none"
+    if source.split and "" not in by_split:
+        named = ", ".join(sorted(by_split)) or "none"
         return InputMissing(f"{source.path} has no split {source.split!r}; it has {named}", hint=hint)
-    named = "; ".join(f"{name or 'no split'}: {_shown(found[name])}" for name in sorted(found))
+    named = "; ".join(f"{name or 'no split'}: {_shown(by_split[name])}" for name in sorted(by_split))
     return DataError(f"{source.path} holds the files of several splits ({named})", hint=hint)
 
 
-def _meant(found: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
+def _meant(by_split: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
     """The files to propose: training rows, those that nothing names, whatever there is."""
     order = (splits.TRAIN, "", "validation", "test")
-    return found[min(found, key=lambda name: (order.index(splits.kind_of(name)), name))]
+    return by_split[min(by_split, key=lambda name: (order.index(splits.kind_of(name)), name))]
 
 
-def _of_rows(found: Iterable[Path]) -> list[Path]:
+def _of_rows(paths: Iterable[Path]) -> list[Path]:
     """Those that are read as rows: of a known kind, neither hidden nor a description of the data set.
 
     Markdown beside other rows is notes about them.
     """
     rows = [
         path
-        for path in found
+        for path in paths
         if not path.name.startswith((".", "_"))
         and path.name.lower() not in DESCRIPTIONS
         and not MAPPED.fullmatch(path.name)

@@ -75,17 +75,16 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     mapping = mapping or {}
     by_field = renamed(mapping, row)
     fields = frozenset(by_field)
-    found = [
+    formats_of_row = [
         format
         for format in FORMATS
         if set(mapping).issubset(format.fields)
         and format.detect(fields)
         and (format.fits is None or format.fits(by_field))
     ]
-    if found and found[0].is_extra:
-        return next((format for format in found if format.kind == "rows" and _takes(format, by_field)), found[0])
-    if found:
-        return found[0]
+    for first in formats_of_row[:1]:
+        plain = (format for format in formats_of_row if format.kind == "rows" and _takes(format, by_field))
+        return next(plain, first) if first.is_extra else first
     raise undetected(shown_for(row), row, mapping=mapping, index=index)
 
 
