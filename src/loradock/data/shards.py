@@ -87,7 +87,7 @@ def of_listing(listing: Listing, source: SourceConfig) -> Chosen:
     if remote_folder.is_pattern(source.path) and not files:
         raise InputMissing(f"no file matches {source.path}", hint=f"list it: {remote.listing_of(listing.base)}")
     if not _of_rows(files) and not remote_folder.is_pattern(source.path):
-        hint = _all_below(source) if listing.folders else f"known: {known_suffixes()}"
+        hint = (_all_below(source) if listing.folders else "") or f"known: {known_suffixes()}"
         raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
     return _one_set(files, listing.base, source)
 
@@ -126,12 +126,9 @@ def _of_address(source: SourceConfig, chosen: Chosen) -> list[str]:
     lines = [f"{source.path}: {count} read from {remote.cache_of(source)} ({size})"]
     if changes := remote_folder.changes(source, chosen.addresses):
         lines.append(f"warning: {source.path} has changed since it was listed ({changes})")
-    if listing.folders:
+    if listing.folders and (reading := _all_below(source)):
         names = ", ".join(listing.folders[:MOST_SHOWN]) + ", ..." * (len(listing.folders) > MOST_SHOWN)
-        pattern = f"'{source.path.rstrip('/')}/**/*'"
-        lines.append(
-            f"warning: {source.path}: folders below it are not read ({names}); a pattern reads them: {pattern}"
-        )
+        lines.append(f"warning: {source.path}: folders below it are not read ({names}); {reading}")
     return lines
 
 
@@ -240,12 +237,21 @@ def _reading_all(shown: str, inner: Sequence[Path], source: SourceConfig) -> str
         matching(Path(pattern), source.model_copy(update={"path": pattern}))
     except DataError as error:
         return str(error.hint)
-    return f"a pattern reads them: '{pattern}'"
+    return f"a pattern reads them: {shlex.quote(pattern)}"
 
 
 def _all_below(source: SourceConfig) -> str:
-    """What reads the files below a folder of an object store."""
-    return f"a pattern reads them: '{source.path.rstrip('/')}/**/*'"
+    """The same of a folder of an object store; nothing where no rows are below it."""
+    pattern = f"{source.path.rstrip('/')}/**/*"
+    inner = source.model_copy(update={"path": pattern})
+    listing = remote_folder.listing(inner)
+    if listing is None or not _of_rows(listing.files):
+        return ""
+    try:
+        of_listing(listing, inner)
+    except (DataError, InputMissing) as error:
+        return str(error.hint)
+    return f"a pattern reads them: {shlex.quote(pattern)}"
 
 
 def _likeliest(kinds: Mapping[str, Sequence[Path]], source: SourceConfig) -> Sequence[Path]:
