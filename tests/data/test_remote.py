@@ -393,6 +393,26 @@ def test_a_folder_of_an_object_store_is_read_as_one_of_a_disk(path: str, read: l
 
 
 @pytest.mark.usefixtures("store")
+def test_copies_are_hashed_once_in_a_process_and_again_where_one_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(tmp_path / "bucket" / "rows", a_jsonl=row("a"), b_jsonl=row("b"))
+    source = SourceConfig(path="s3://bucket/rows/")
+    copy, _ = files(source)
+    hashed: list[int] = []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: hashed.append(1) or real(*given))
+    first = digest(source)
+    recorded = [{"path": source.path, "files": remote_files(source)}]
+    assert [*other_files([source], recorded)] == []
+    assert (digest(source), len(hashed)) == (first, 2)
+    copy.chmod(0o600)
+    copy.write_text(row("damaged"))
+    assert digest(source) != first
+    assert len(hashed) == 3
+
+
+@pytest.mark.usefixtures("store")
 def test_what_is_no_set_of_rows_is_refused_as_on_a_disk_before_anything_is_fetched(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     held(bucket / "kinds", a_jsonl=row("a"), b_jsonl=row("b"), c_txt="text")
