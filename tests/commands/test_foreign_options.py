@@ -77,3 +77,22 @@ def test_one_option_is_answered_with_its_value_or_with_why_there_is_none(words: 
     given = shlex.split(f"train --model base --data rows.jsonl {words}")
     refused = CliRunner().invoke(cli, given)
     assert answer in refused.output + str(refused.exception)
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        ("--warmup_ratio x", "--set train.warmup=VALUE"),
+        ("--warmup_ratio", "--set train.warmup=VALUE"),
+        ("--max_grad_norm nan", "--set train.max_grad_norm=VALUE"),
+        ("--per_device_train_batch_size x", "--set train.micro_batch=VALUE"),
+        ("--optim", "--set train.optimizer=VALUE"),
+    ],
+)
+def test_what_is_no_value_becomes_none_of_ours(words: str, answer: str) -> None:
+    alone = CliRunner().invoke(cli, ["train", *words.split()])
+    assert alone.stderr.strip().endswith(f": {answer}")
+    beside = CliRunner().invoke(cli, ["train", *words.split(), "--lora_r", "8"])
+    assert beside.stderr.strip().endswith("loradock train --rank 8") or "cli train --rank 8" in beside.stderr
+    assert "True" not in beside.stderr
+    assert "leave it out" not in beside.stderr

@@ -58,6 +58,25 @@ def test_answers_by_other_names_are_mapped_and_plain_lists_are_no_ranked_ones(tm
     assert not isinstance(plain, PreferencePair | Problem)
 
 
+@pytest.mark.parametrize(
+    ("row", "name"),
+    [
+        ({**ASKED, "completion": GOOD}, "prompt-completion"),
+        ({"instruction": "Two and two?", "output": GOOD}, "alpaca"),
+        ({"messages": TALK_GOOD}, "messages"),
+        ({"messages": TALK_GOOD[:-1]}, "scored-responses"),
+        ({**ASKED, "completion": None}, "scored-responses"),
+    ],
+)
+def test_rows_with_an_answer_of_their_own_learn_it_whatever_else_was_scored(
+    row: dict[str, Any], name: str, tmp_path: Path
+) -> None:
+    (sample,) = read(tmp_path / "rows.jsonl", {**row, "responses": [GOOD, BAD], "scores": [9, 2]})
+    assert format_of(SourceConfig(path=str(tmp_path / "rows.jsonl"))) == name
+    assert isinstance(sample, PreferencePair) == (name == "scored-responses")
+    assert sample.texts[-1] == (BAD if name == "scored-responses" else GOOD)
+
+
 def test_ties_and_words_that_are_no_verdict_are_named_by_their_lines_and_left_out_as_the_hint_says(
     tmp_path: Path, llama: Path
 ) -> None:

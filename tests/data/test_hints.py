@@ -93,6 +93,9 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
     "formats/turns.conversation": [
         ([{"messages": [*TALK, SAID]}], {}, PLAIN),
         ([{"conversations": [{"from": "human", "value": "2+2?"}, {"from": "GPT", "value": "4"}, SAID]}], {}, PLAIN),
+        ([{"messages": [{"speaker": turn["role"], "text": turn["content"]} for turn in (*TALK, SAID)]}], {}, PLAIN),
+        ([{"messages": [{"type": turn["role"], "text": turn["content"]} for turn in (*TALK, SAID)]}], {}, PLAIN),
+        ([{"messages": [{"human": "2+2?", "assistant": "4"}, {"human": "2+2?"}]}], {}, PLAIN),
     ],
 }
 """By the function that gives the hint: rows, the settings of their source, and what is rendered then."""
@@ -205,6 +208,17 @@ def test_a_command_is_one_for_the_kind_of_file(name: str, suffix: str, tmp_path:
     ((rows, settings, expected),) = FOLLOWED[name]
     path = written(tmp_path / f"rows.{suffix}", rows)
     assert rendered(*followed(path, settings, hint_of(path, settings))) == [expected]
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_what_follows_the_answer_is_removed_of_the_rows_that_need_it_alone(suffix: str, tmp_path: Path) -> None:
+    asked, answered = {"speaker": "user", "text": "2+2?"}, {"speaker": "assistant", "text": "4"}
+    calling = {"speaker": "function_call", "text": '{"name": "add", "arguments": {"a": 2}}'}
+    talks = [[asked, answered, asked], [asked, answered, asked, calling], [asked, answered], [asked, asked]]
+    path = written(tmp_path / f"rows.{suffix}", [{"messages": talk} for talk in talks])
+    made, _ = followed(path, {}, hint_of(path, {}))
+    rows = [json.loads(line)["messages"] for line in made.read_text().splitlines()]
+    assert rows == [talks[0][:2], *talks[1:]]
 
 
 @pytest.mark.parametrize("name", ["my rows.json", "rows.json.gz", "it's.json"])

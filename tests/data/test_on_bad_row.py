@@ -149,3 +149,24 @@ def test_a_damaged_file_and_rows_that_are_all_bad_end_the_run_all_the_same(
     none.write_text("{broken\n" * 5, encoding="utf-8")
     with pytest.raises(DataError, match="5 problems in the data"):
         prepared(none, tokenizer, tmp_path / "cache", on_bad_row="skip", max_dropped=1.0)
+
+
+@pytest.mark.parametrize("bad", [(2, 16), (16, 2), (0, 16), (16, 0)])
+def test_the_hint_allows_the_share_of_the_part_that_has_most_bad_rows(bad: tuple[int, int], tmp_path: Path) -> None:
+    parts = zip(("rows", "judged"), bad, strict=True)
+    file, judged = (
+        written(tmp_path / f"{name}.jsonl", dict.fromkeys(range(1, count + 1), BAD[11])) for name, count in parts
+    )
+    data = {"sources": [{"path": str(file)}], "validation": str(judged)}
+    with pytest.raises(DataError) as refused:
+        look(DataConfig.model_validate(data))
+    assert "--set data.max_dropped=0.29 leaves" in str(refused.value.hint)  # 16 of 56
+
+
+def test_no_hint_leaves_bad_rows_out_where_a_part_has_no_other(tmp_path: Path) -> None:
+    judged = tmp_path / "judged.jsonl"
+    judged.write_text(f"{BAD[11]}\n")
+    data = {"sources": [{"path": str(written(tmp_path / "rows.jsonl", {}))}], "validation": str(judged)}
+    with pytest.raises(DataError) as refused:
+        look(DataConfig.model_validate(data))
+    assert refused.value.hint == "fix or remove these rows, then run again"

@@ -372,11 +372,16 @@ def row(word: str) -> str:
         ("/*.jsonl", ["one", "two"]),
         ("/**/*.jsonl", ["one", "two", "deep"]),
         ("/a*.jsonl", ["one"]),
+        ("/*/*.jsonl", ["deep"]),
+        ("/.cache/*/*.jsonl", ["hidden"]),
+        ("/*/.cache/*.jsonl", ["hidden"]),
     ],
 )
 def test_a_folder_of_an_object_store_is_read_as_one_of_a_disk(path: str, read: list[str], tmp_path: Path) -> None:
     held(tmp_path / "bucket" / "rows", b_jsonl=row("two"), a_jsonl=row("one"), notes_md="text", config_json="{}")
     held(tmp_path / "bucket" / "rows" / "z", c_jsonl=row("deep"))
+    held(tmp_path / "bucket" / "rows" / "z" / ".cache", d_jsonl=row("hidden"))
+    held(tmp_path / "bucket" / "rows" / ".cache" / "y", d_jsonl=row("hidden"))
     for place in ("s3://bucket/rows", str(tmp_path / "bucket" / "rows")):
         assert prompts(f"{place}{path}") == read
     source = SourceConfig(path=f"s3://bucket/rows{path}")
@@ -388,17 +393,39 @@ def test_a_folder_of_an_object_store_is_read_as_one_of_a_disk(path: str, read: l
 
 
 @pytest.mark.usefixtures("store")
+def test_copies_are_hashed_once_in_a_process_and_again_where_one_is_another_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(tmp_path / "bucket" / "rows", a_jsonl=row("a"), b_jsonl=row("b"))
+    source = SourceConfig(path="s3://bucket/rows/")
+    copy, _ = files(source)
+    hashed: list[int] = []
+    real = hashlib.file_digest
+    monkeypatch.setattr(hashlib, "file_digest", lambda *given: hashed.append(1) or real(*given))
+    first = digest(source)
+    recorded = [{"path": source.path, "files": remote_files(source)}]
+    assert [*other_files([source], recorded)] == []
+    assert (digest(source), len(hashed)) == (first, 2)
+    copy.chmod(0o600)
+    copy.write_text(row("damaged"))
+    assert digest(source) != first
+    assert len(hashed) == 3
+
+
+@pytest.mark.usefixtures("store")
 def test_what_is_no_set_of_rows_is_refused_as_on_a_disk_before_anything_is_fetched(tmp_path: Path) -> None:
     bucket = tmp_path / "bucket"
     held(bucket / "kinds", a_jsonl=row("a"), b_jsonl=row("b"), c_txt="text")
     held(bucket / "splits", rows_jsonl=row("a"), test_jsonl=row("b"))
     held(bucket / "deep" / "below", a_jsonl=row("a"))
     held(bucket / "saved", state_json="{}")
+    held(bucket / "sp ace" / "below", a_jsonl=row("a"), b_txt="text")
     held(bucket / "empty")
     for name, (what, hint) in {
         "kinds": ("several kinds of files (2 JSONL, 1 text)", "name those to train on: 's3://bucket/kinds/*.jsonl'"),
         "splits": ("the files of several splits", "name those to read: --data s3://bucket/splits/rows.jsonl"),
         "deep/": ("a directory without files of rows", "a pattern reads them: 's3://bucket/deep/**/*'"),
+        "sp ace": ("a directory without files of rows", "name those to train on: --data 's3://bucket/sp ace/below/a"),
         "saved": ("`datasets` saved", "copy it and name the copy: aws s3 cp --recursive s3://bucket/saved saved"),
         "empty": ("a directory without files of rows", "known: "),
         "none/": ("s3://bucket/none/ is not there", "check the address and the access rights"),
@@ -413,11 +440,30 @@ def test_what_is_no_set_of_rows_is_refused_as_on_a_disk_before_anything_is_fetch
     assert prompts("s3://bucket/splits/rows.jsonl") == prompts("s3://bucket/deep/**/*") == ["a"]
 
 
+@pytest.mark.usefixtures("store")
+def test_brackets_are_those_of_a_name_where_there_is_such_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(tmp_path / "bucket", **{"x[1]_jsonl": row("named"), "x1_jsonl": row("matched")})
+    assert prompts("s3://bucket/x[1].jsonl") == prompts(f"{tmp_path}/bucket/x[1].jsonl") == ["named"]
+    forget()
+    with monkeypatch.context() as offline:
+        offline.setenv("HF_HUB_OFFLINE", "1")
+        assert prompts("s3://bucket/x[1].jsonl") == ["named"]
+    forget()
+    (tmp_path / "bucket" / "x[1].jsonl").unlink()
+    assert prompts("s3://bucket/x[1].jsonl") == ["matched"]
+
+
 def test_a_folder_of_a_web_server_is_refused_for_it_has_no_list(server: str) -> None:
-    for path in (f"{server}/rows/", f"{server}/rows/*.jsonl"):
-        with pytest.raises(UsageError, match="a web server has no list of the files of a folder"):
-            files(SourceConfig(path=path))
+    with pytest.raises(UsageError, match="a web server has no list of the files of a folder"):
+        files(SourceConfig(path=f"{server}/rows/"))
     assert Files.requests == []
+    Files.content["/a*b.jsonl"] = ROWS
+    assert len(prompts(f"{server}/a*b.jsonl")) == 6
+    with pytest.raises(InputMissing, match="is not there") as refused:
+        files(SourceConfig(path=f"{server}/rows/*.jsonl"))
+    assert "name each file: --data URL" in str(refused.value.hint)
 
 
 @pytest.mark.usefixtures("store")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +33,7 @@ def answered(args: Sequence[str], command: click.Command, context: click.Context
     values = {name.lstrip("-").lower().replace("-", "_"): value for name, value in theirs.items()}
     translation = (recognised(values) or TOOLS["trl"]).translate(values, folder=Path())
     typed = {key: value for key, value in translation.values.items() if _is_given(value, values)}
+    typed = {key: value for key, value in typed.items() if not _no_numbers(value, values)}
     typed |= _rows(values, typed)
     if len(theirs) == 1:
         (option,), (given,) = theirs, values.items()
@@ -39,7 +41,7 @@ def answered(args: Sequence[str], command: click.Command, context: click.Context
     lines = [f"No such options: {', '.join(theirs)}"]
     for option, name in zip(theirs, values, strict=True):
         own = [_typed(key, value.value) for key, value in typed.items() if name in value.origin.split(" ")]
-        lines.append(f"  {option}: {' '.join(own) or _why(option, name, translation, command)}")
+        lines.append(f"  {option}: {' '.join(own) or _why(option, name, translation, command, value=values[name])}")
     words = [*(shlex.quote(word) for word in ours), *(_typed(key, value.value) for key, value in typed.items())]
     lines.append(f"All together: {' '.join((context.command_path, *words))}")
     return click.UsageError("\n".join(lines), ctx=context)
@@ -59,7 +61,7 @@ def _of_one(
         return None
     own = [_typed(key, ours.value) for key, ours in typed.items() if f"--set {key}=VALUE" == hint]
     reason = translation.left.get(name) or ""
-    if reason.startswith(f"{value}: "):  # it is the value that there is not, and not the key
+    if value is not True and reason.startswith(f"{value}: "):  # it is the value that there is not, and not the key
         own.append(reason)
     return click.UsageError(f"No such option '{option}': {' '.join(own)}", ctx=context) if own else None
 
@@ -96,6 +98,19 @@ def _is_given(value: Value, values: Mapping[str, Any]) -> bool:
     return "default" not in value.origin and value.origin.split(" ")[0].partition(".")[0] in values
 
 
+def _no_numbers(value: Value, values: Mapping[str, Any]) -> list[Any]:
+    """What the options that a number comes from were given, where that is none: no value, another text, no end."""
+    if type(value.value) not in (int, float):
+        return []
+    options = [values[name] for name in value.origin.split(" ") if name in values]
+    return [text for text in options if not isinstance(text, list) and not _is_number(text)]
+
+
+def _is_number(value: Any) -> bool:
+    number = as_number(value)
+    return number is not None and math.isfinite(number)
+
+
 def _rows(values: Mapping[str, Any], typed: Mapping[str, Value]) -> dict[str, Value]:
     """The source that an option of any tool names, where the tool that these are of has it under another name."""
     if any(key.startswith("data.sources") for key in typed):
@@ -110,10 +125,14 @@ def _typed(key: str, value: Any) -> str:
     return f"--set {shlex.quote(f'{key}={plain(value)}')}"
 
 
-def _why(option: str, name: str, translation: Translation, command: click.Command) -> str:
+def _why(option: str, name: str, translation: Translation, command: click.Command, *, value: Any) -> str:
     """The reason why it has no counterpart, or what is known of the option alone."""
+    if any(_no_numbers(ours, {name: value}) for ours in translation.values.values()):
+        return f"it takes a number{'' if value is True else f', not {value}'}"
     if name in translation.refused:
         return f"a training that is not here ({translation.refused[name]})"
     if name in translation.left and name not in translation.tool.rules:
         return hint_of(option, command) or translation.left[name]
-    return translation.left.get(name) or "leave it out: it is the default, or nothing needs it"
+    return (
+        translation.left.get(name, "").removeprefix("True: ") or "leave it out: it is the default, or nothing needs it"
+    )

@@ -20,16 +20,23 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
 
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
-    sources = [source for source in (*data.sources, *held_out_files(data)) if not hub.is_hub(source.path)]
-    problems, good_rows, until = Problems(can_skip=True), 0, time.monotonic() + seconds
-    for index, source in enumerate(sources):
-        for _, sample in samples(source, index=index):
-            if isinstance(sample, Problem):
-                if not (data.skips and isinstance(sample, BadRow)):
-                    problems.add(sample)
+    numbered = [*enumerate((*data.sources, *held_out_files(data)))]
+    parts = numbered[: len(data.sources)], numbered[len(data.sources) :]
+    problems, share, until = Problems(can_skip=True), 0.0, time.monotonic() + seconds
+    for part in parts:
+        earlier_problems, good_rows = problems.count, 0
+        for index, source in part:
+            if hub.is_hub(source.path):
                 continue
-            good_rows += 1
-            if not problems.count and time.monotonic() > until:
-                return
-    files = [source.path for source in sources]
-    problems.check(files=files, good_rows=good_rows, max_dropped=data.max_dropped)
+            for _, sample in samples(source, index=index):
+                if isinstance(sample, Problem):
+                    if not (data.skips and isinstance(sample, BadRow)):
+                        problems.add(sample)
+                    continue
+                good_rows += 1
+                if not problems.count and time.monotonic() > until:
+                    return
+        bad_rows = problems.count - earlier_problems
+        share = max(share, bad_rows / max(1, bad_rows + good_rows))
+    files = [source.path for _, source in numbered]
+    problems.check(files=files, share=share, max_dropped=data.max_dropped)

@@ -205,7 +205,7 @@ def _build(
         (skipped if data.skips and good_rows else problems).extend(refusals)
         problems.check(
             files=[file for source in data.sources for file in shown_files(source)],
-            good_rows=good_rows,
+            share=problems.count / max(1, problems.count + good_rows),
             max_dropped=data.max_dropped,
         )
         facts = {

@@ -48,10 +48,10 @@ class Problems:
         for kind, problem in others.kinds.items():
             self.kinds.setdefault(kind, problem)
 
-    def check(self, *, files: Sequence[str], good_rows: int | None = None, max_dropped: float = 1.0) -> None:
+    def check(self, *, files: Sequence[str], share: float = 0.0, max_dropped: float = 1.0) -> None:
         """DataError where there were any, in the order of `files` and their lines.
 
-        `good_rows`: how many more can be learned, of which the hint takes what leaving out the bad ones needs.
+        `share`: of the rows of that part (trained or validated on) of which most are bad; the hint allows it.
         """
         if not self.count:
             return
@@ -62,8 +62,7 @@ class Problems:
         are_rows = all(isinstance(problem, BadRow) for problem in in_order)
         hint = "do what stands in brackets" if all(hints) else "fix or remove these rows"
         hint = "add the options in brackets" if all("--set " in each for each in hints) else hint
-        if are_rows and self.can_skip and not all(hints) and good_rows != 0:
-            share = self.count / (self.count + good_rows) if good_rows else 0
+        if are_rows and self.can_skip and not all(hints) and share < 1:
             more = f" --set data.max_dropped={math.ceil(share * 100) / 100:g}" if share > max_dropped else ""
             hint = f"{hint}, then run again; or {SKIP_BAD}{more} leaves them out"
         else:

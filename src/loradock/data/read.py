@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import glob
 import hashlib
 import os
@@ -171,15 +172,30 @@ def digest(source: SourceConfig) -> str:
 
 
 def _digests(source: SourceConfig) -> list[str]:
-    """That of each file."""
-    digests: list[str] = []
-    for path in files(source):
-        with closing(_open(path, source.path)) as stream:
-            try:
-                digests.append(hashlib.file_digest(stream, "sha256").hexdigest())  # pyright: ignore[reportArgumentType]
-            except OSError as error:
-                raise StorageError(f"reading {source.path} failed: {error}") from error
-    return digests
+    """That of each file; copies of what lies elsewhere, which nobody writes to, are read once in a process."""
+    if not is_remote(source.path):
+        return [_content_digest(path, source.path) for path in files(source)]
+    return [_copy_digest(path, source.path, _marks(path, source.path)) for path in files(source)]
+
+
+def _marks(path: Path, named_as: str) -> tuple[int, int, int]:
+    """Size, time and inode, by which another file of that name is told apart."""
+    with closing(_open(path, named_as)) as stream:
+        state = os.fstat(stream.fileno())
+    return state.st_size, state.st_mtime_ns, state.st_ino
+
+
+@functools.cache
+def _copy_digest(path: Path, named_as: str, _version: tuple[int, int, int]) -> str:
+    return _content_digest(path, named_as)
+
+
+def _content_digest(path: Path, named_as: str) -> str:
+    with closing(_open(path, named_as)) as stream:
+        try:
+            return hashlib.file_digest(stream, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+        except OSError as error:
+            raise StorageError(f"reading {named_as} failed: {error}") from error
 
 
 def _of_hub(source: SourceConfig, starts: list[int]) -> Iterator[Record]:

@@ -47,6 +47,7 @@ VALIDATORS = {"etag": "If-None-Match", "last-modified": "If-Modified-Since"}
 VERSION = ("ETag", "etag", "LastModified", "updated", "mtime", "generation", "md5Hash", "size")
 """What object stores say of it."""
 DIGITS = 16
+EACH_FILE = "name each file: --data URL --data URL; or a folder of an object store (s3://, gs://)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -222,7 +223,10 @@ def _check_status(url: str, status: int) -> None:
             f"{url}: the server refuses it ({status})", hint="put the login into ~/.netrc, or copy the file"
         )
     if status in (404, 410):
-        raise InputMissing(f"{url} is not there ({status})", hint=f"check the address: curl -sSIL {address(url)}")
+        hint = f"check the address: curl -sSIL {shlex.quote(address(url))}"
+        if "*" in address(url):
+            hint = f"a web server has no list of the files of a folder: {EACH_FILE}"
+        raise InputMissing(f"{url} is not there ({status})", hint=hint)
     if status >= 300:
         raise HubError(f"{url} was not fetched: the server answers {status}", hint="try again later, or copy the file")
 

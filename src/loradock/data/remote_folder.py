@@ -6,6 +6,7 @@ after it was fetched: where somebody wrote there meanwhile, that is an error, no
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import json
 import os
@@ -77,11 +78,9 @@ def listing(source: SourceConfig) -> Listing | None:
     remote.refuse_credential(url)
     if remote.is_store(url):
         return _listed(url, remote.cache_of(source))
-    if url.endswith("/") or "*" in remote.address(url):
+    if url.endswith("/"):
         what = f"{url}: a web server has no list of the files of a folder"
-        raise UsageError(
-            what, hint="name each file: --data URL --data URL; or a folder of an object store (s3://, gs://)"
-        )
+        raise UsageError(what, hint=remote.EACH_FILE)
     return None
 
 
@@ -138,7 +137,7 @@ def _listed(url: str, folder: Path) -> Listing | None:
     if switches := hub_access.switches(os.environ):
         if former is not None:
             return Listing(url=url, versions=former)
-        if is_pattern(url) or url.endswith("/"):
+        if "*" in url or url.endswith("/"):
             raise remote.switched_off(url, switches)
         return None
     with remote.asking(url):
@@ -159,6 +158,8 @@ def _asked(url: str) -> tuple[Versions, tuple[str, ...]] | None:
         raise UsageError(f"{url}: the bucket has a wildcard", hint="name the bucket")
     store, base = remote.opened_store(start)
     if is_pattern(url):
+        if "*" not in url and store.isfile(remote.opened_store(url)[1]):  # brackets of a name
+            return None
         entries = [*store.glob(url, detail=True).values()]
     elif not url.endswith("/") and store.info(base)["type"] != "directory":
         return None
@@ -171,6 +172,8 @@ def _asked(url: str) -> tuple[Versions, tuple[str, ...]] | None:
         address = f"{start}/{name}"
         if not name or name.endswith("/"):  # what some tools leave in the place of a folder
             continue
+        if is_pattern(url) and _is_hidden(name, url.removeprefix(start)):
+            continue
         if entry["type"] == "directory":
             folders += [] if is_pattern(url) else [name]
         elif written(Path(address)) != address:
@@ -178,6 +181,14 @@ def _asked(url: str) -> tuple[Versions, tuple[str, ...]] | None:
         else:
             versions[address] = remote.version_of(entry)
     return dict(sorted(versions.items())), tuple(sorted(folders))
+
+
+def _is_hidden(name: str, pattern: str) -> bool:
+    """Whether a folder of a name, or the name itself, begins with a dot that no part of the pattern begins with."""
+    dotted = [part for part in pattern.split("/") if part.startswith(".")]
+    return any(
+        part.startswith(".") and not any(fnmatch.fnmatchcase(part, each) for each in dotted) for part in name.split("/")
+    )
 
 
 @functools.cache

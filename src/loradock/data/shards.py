@@ -73,7 +73,7 @@ def of_directory(path: Path, source: SourceConfig) -> Chosen:
     found = [child for child in sorted(path.iterdir()) if child.is_file()]
     if not _of_rows(found):
         inner = _below(path)
-        hint = _reading_all(source.path, inner, source) if inner else f"known: {known_suffixes()}"
+        hint = _reading_all(source, inner) if inner else f"known: {known_suffixes()}"
         raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
     return _one_set(found, path, source)
 
@@ -87,7 +87,7 @@ def of_listing(listing: Listing, source: SourceConfig) -> Chosen:
     if remote_folder.is_pattern(source.path) and not files:
         raise InputMissing(f"no file matches {source.path}", hint=f"list it: {remote.listing_of(listing.base)}")
     if not _of_rows(files) and not remote_folder.is_pattern(source.path):
-        hint = _all_below(source) if listing.folders else f"known: {known_suffixes()}"
+        hint = (_reading_all(source) if listing.folders else "") or f"known: {known_suffixes()}"
         raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
     return _one_set(files, listing.base, source)
 
@@ -111,7 +111,7 @@ def told(source: SourceConfig, chosen: Chosen, *, has_validation: bool = True) -
         return lines
     if inner := _below(directory):
         count = "1 file" if len(inner) == 1 else f"{len(inner)} files"
-        hint = _reading_all(source.path, inner, source)
+        hint = _reading_all(source, inner)
         lines.append(f"warning: {source.path}: {count} in folders below it not read ({inner[0]}); {hint}")
     return lines
 
@@ -126,12 +126,9 @@ def _of_address(source: SourceConfig, chosen: Chosen) -> list[str]:
     lines = [f"{source.path}: {count} read from {remote.cache_of(source)} ({size})"]
     if changes := remote_folder.changes(source, chosen.addresses):
         lines.append(f"warning: {source.path} has changed since it was listed ({changes})")
-    if listing.folders:
+    if listing.folders and (reading := _reading_all(source)):
         names = ", ".join(listing.folders[:MOST_SHOWN]) + ", ..." * (len(listing.folders) > MOST_SHOWN)
-        pattern = f"'{source.path.rstrip('/')}/**/*'"
-        lines.append(
-            f"warning: {source.path}: folders below it are not read ({names}); a pattern reads them: {pattern}"
-        )
+        lines.append(f"warning: {source.path}: folders below it are not read ({names}); {reading}")
     return lines
 
 
@@ -190,29 +187,29 @@ def _of_saved(path: Path, source: SourceConfig) -> Chosen:
     return Chosen(files=files, splits=(*read,), left=left)
 
 
-def _unclear(found: Mapping[str, Sequence[Path]], source: SourceConfig, *, hint: str) -> LoradockError:
+def _unclear(by_split: Mapping[str, Sequence[Path]], source: SourceConfig, *, hint: str) -> LoradockError:
     """What to say where no split, or no single one, is what is asked for."""
-    if source.split and "" not in found:
-        named = ", ".join(sorted(found)) or "none"
+    if source.split and "" not in by_split:
+        named = ", ".join(sorted(by_split)) or "none"
         return InputMissing(f"{source.path} has no split {source.split!r}; it has {named}", hint=hint)
-    named = "; ".join(f"{name or 'no split'}: {_shown(found[name])}" for name in sorted(found))
+    named = "; ".join(f"{name or 'no split'}: {_shown(by_split[name])}" for name in sorted(by_split))
     return DataError(f"{source.path} holds the files of several splits ({named})", hint=hint)
 
 
-def _meant(found: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
+def _meant(by_split: Mapping[str, Sequence[Path]]) -> Sequence[Path]:
     """The files to propose: training rows, those that nothing names, whatever there is."""
     order = (splits.TRAIN, "", "validation", "test")
-    return found[min(found, key=lambda name: (order.index(splits.kind_of(name)), name))]
+    return by_split[min(by_split, key=lambda name: (order.index(splits.kind_of(name)), name))]
 
 
-def _of_rows(found: Iterable[Path]) -> list[Path]:
+def _of_rows(paths: Iterable[Path]) -> list[Path]:
     """Those that are read as rows: of a known kind, neither hidden nor a description of the data set.
 
     Markdown beside other rows is notes about them.
     """
     rows = [
         path
-        for path in found
+        for path in paths
         if not path.name.startswith((".", "_"))
         and path.name.lower() not in DESCRIPTIONS
         and not MAPPED.fullmatch(path.name)
@@ -232,20 +229,17 @@ def _below(directory: Path) -> list[Path]:
     return sorted(found)
 
 
-def _reading_all(shown: str, inner: Sequence[Path], source: SourceConfig) -> str:
-    """What reads the files below a directory: a pattern for all, or what that would be refused for."""
+def _reading_all(source: SourceConfig, inner: Sequence[Path] = ()) -> str:
+    """What reads the files below a folder, on a disk those `inner`: a pattern for all, or what it is refused for."""
     suffixes = {path.suffix for path in inner}
-    pattern = f"{shown.rstrip('/')}/**/*{suffixes.pop() if len(suffixes) == 1 else ''}"
+    pattern = f"{source.path.rstrip('/')}/**/*{suffixes.pop() if len(suffixes) == 1 else ''}"
+    below = source.model_copy(update={"path": pattern})
     try:
-        matching(Path(pattern), source.model_copy(update={"path": pattern}))
-    except DataError as error:
+        listing = remote_folder.listing(below) if is_remote(pattern) else None
+        rows = _of_rows((of_listing(listing, below) if listing else matching(Path(pattern), below)).files)
+    except (DataError, InputMissing) as error:
         return str(error.hint)
-    return f"a pattern reads them: '{pattern}'"
-
-
-def _all_below(source: SourceConfig) -> str:
-    """What reads the files below a folder of an object store."""
-    return f"a pattern reads them: '{source.path.rstrip('/')}/**/*'"
+    return f"a pattern reads them: {shlex.quote(pattern)}" if rows else ""
 
 
 def _likeliest(kinds: Mapping[str, Sequence[Path]], source: SourceConfig) -> Sequence[Path]:

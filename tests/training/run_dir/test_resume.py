@@ -69,11 +69,14 @@ def test_a_run_of_which_no_step_was_made_is_what_is_asked_of_it_now(tmp_path: Pa
     other = loaded(output=str(tmp_path / "out"), model={"name": "owner/name"}, train={"learning_rate": 1e-3})
     assert look(other).state == "unfinished"
     assert look(other, must_exist=True).state == "unfinished"
-    assert "config" not in resume.taken_up(run).record
+    begun = resume.read(run) | {"data": {"sources": []}, "working_directory": "/tmp"}
+    (run / "run.json").write_text(json.dumps(begun))
+    assert not {"config", "data", "working_directory"} & {*resume.taken_up(run).record}
     (run / "checkpoints" / "damaged-1").mkdir(parents=True)
     with pytest.raises(NoCheckpoint, match="was started with other settings"):
         look(other)
     assert resume.taken_up(run).record["config"] == asked.config.model_dump(mode="json")
+    assert resume.taken_up(run).record == begun
 
 
 def test_insisting_on_a_run_that_is_not_there_is_refused(tmp_path: Path) -> None:

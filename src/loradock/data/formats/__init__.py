@@ -75,11 +75,25 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     mapping = mapping or {}
     by_field = renamed(mapping, row)
     fields = frozenset(by_field)
-    for format in FORMATS:
-        is_known = set(mapping).issubset(format.fields) and format.detect(fields)
-        if is_known and (format.fits is None or format.fits(by_field)):
-            return format
+    formats_of_row = [
+        format
+        for format in FORMATS
+        if set(mapping).issubset(format.fields)
+        and format.detect(fields)
+        and (format.fits is None or format.fits(by_field))
+    ]
+    for first in formats_of_row[:1]:
+        plain = (format for format in formats_of_row if format.kind == "rows" and _takes(format, by_field))
+        return next(plain, first) if first.is_extra else first
     raise undetected(shown_for(row), row, mapping=mapping, index=index)
+
+
+def _takes(format: Format, row: Row) -> bool:
+    try:
+        format.convert(row)
+    except RowError:
+        return False
+    return True
 
 
 def shown_for(row: Row) -> list[Format]:

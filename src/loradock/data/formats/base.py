@@ -221,6 +221,7 @@ class Format:
     rows become. Where rows may be answered, too (`generate`, `evaluate`), `answer` is the field that training learns,
     or `turns` the field whose last turns are; `stand_in` is what stands for an answer that is not known yet. `fits`
     says of a row with the required fields whether its values are such as are recognised without being asked for.
+    `is_extra`: a row that is a sample of a format of kind "rows", too, is taken for one of these.
     `as_turns`: which field (of format `turned`, else of this one) reads each field of text as turns.
     """
 
@@ -234,6 +235,7 @@ class Format:
     turns: str | None = None
     stand_in: Any = "-"
     fits: Callable[[Row], bool] | None = None
+    is_extra: bool = False
     as_turns: Mapping[str, str] | None = None
     turned: str = ""
 

@@ -214,4 +214,5 @@ SCORED_RESPONSES = Format(
     convert=_of_scores,
     example='{"prompt": "Two and two?", "responses": ["Four.", "Five."], "scores": [9, 2]}',
     fits=lambda row: _scored(*(row[name] for name in SCORED)) is not None,
+    is_extra=True,
 )

@@ -19,7 +19,7 @@ from loradock.data.formats.fields import (
     optional_text_of,
     type_of,
 )
-from loradock.data.formats.keys import says_something, turn_is_learned, turn_keys
+from loradock.data.formats.keys import TURN_KEYS, says_something, turn_is_learned, turn_keys
 from loradock.data.formats.tools import calls_of, calls_of_turn, merged
 from loradock.text.suggest import did_you_mean
 
@@ -46,13 +46,21 @@ CALLING = ("function_call", "tool_call")
 CALLS = ("tool_calls", "function_call")
 SPOKEN = ("system", "user", "human", "assistant", "gpt", "bot")
 """Names of roles that may be keys of a question with its answer, in the order of speaking."""
+ANSWERING = tuple(name for name, role in ROLES.items() if role == "assistant")
+ANSWERS = tuple(name for name in SPOKEN if name in ANSWERING)
+ROLE_KEYS = tuple(dict.fromkeys(role for role, _ in TURN_KEYS))
 UP_TO_THE_ANSWER = RowsChange(
     column="messages",
-    jq='.COLUMN |= .[:(map((.role // .from // "") | ascii_downcase | IN("assistant", "gpt", "bot")) '
-    "| rindex(true)) + 1]",
-    method="map(lambda r: {COLUMN: r[COLUMN][:max(i for i, t in enumerate(r[COLUMN], 1) if "
-    "(t.get('role') or t.get('from')).lower() in ('assistant', 'gpt', 'bot'))]})",
+    jq=f"(.COLUMN | arrays) |= ((map(({' // '.join(f'.{key}?' for key in ROLE_KEYS)} // "
+    f'if ({" // ".join(f".{key}?" for key in ANSWERS)} // "") != "" then "{ANSWERS[0]}" else "" end) | tostring '
+    f"| ascii_downcase | IN({json.dumps(ANSWERING)[1:-1]})) | rindex(true)) as $last "
+    "| if $last then .[:$last + 1] else . end)",
+    method="map(lambda r: {COLUMN: r[COLUMN] and r[COLUMN][:max((i for i, t in enumerate(r[COLUMN], 1) if "
+    f"str(next(filter(None, map(t.get, {ROLE_KEYS})), any(map(t.get, {ANSWERS})) and {ANSWERS[0]!r})).lower() "
+    f"in {ANSWERING}), default=None)]"
+    "})",
 )
+"""A row whose last turn is the assistant's stays as it is, and one without such a turn: its command is for a file."""
 RESULTS = ("name", "tool_call_id")
 """What a tool's turn says beside its text."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")

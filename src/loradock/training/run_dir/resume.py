@@ -47,8 +47,8 @@ EXPORTED = "adapter_sha256"
 REWRITTEN = (".md", ".png")
 """Of version 0.1.0."""
 NEW = Standing(state="new", directory=None, record={})
-ASKED = ("config", "fingerprint", "base")
-"""Of run.json: what a run is compared by when it is continued."""
+ASKED = ("config", "fingerprint", "base", "data", "working_directory")
+"""Of run.json: what a run is compared by when it is continued, and what it was about."""
 
 
 def look(loaded: Loaded, *, parent: Path | None, name: str, must_exist: bool, allowed: Collection[str]) -> Standing:
