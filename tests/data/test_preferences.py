@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
 import re
 import subprocess
 from pathlib import Path
@@ -16,12 +18,14 @@ from transformers import AutoTokenizer
 
 from loradock.commands.plan import described_facts
 from loradock.config.load import load
+from loradock.data.blocks import Earlier
 from loradock.data.corpus import Corpus, by_kind, prepare_corpus
 from loradock.data.formats import Completion, Conversation, PreferencePair
+from loradock.data.pool import Block
 from loradock.data.preferences.judgements import prompts_of
 from loradock.data.samples.judgements import JudgementSamples
 from loradock.data.samples.preferences import PreferenceSamples
-from loradock.errors import ConfigError, DataError, Problem
+from loradock.errors import ConfigError, DataError, Problem, StorageError
 from loradock.machine import Host, probe
 from loradock.use.evaluation.items import of_data
 
@@ -341,6 +345,23 @@ def test_margins_of_rows_are_kept_by_the_cache_and_are_part_of_what_a_run_is(
     more = pairs_of(corpus(*lines, ROW, folder=tmp_path, settings=REWARD))
     assert any("prepared before" in note for note in more.train.prepared.notes)
     assert more.train.prepared.margins[:12].tolist() == kept.train.prepared.margins.tolist()
+
+
+def test_margins_that_cannot_be_read_any_more_are_not_taken_for_none(tmp_path: Path) -> None:
+    made = pairs_of(corpus(*[ROW | {"margin": 2}] * 3, folder=tmp_path, settings=REWARD)).train.prepared
+    cache = made.directory.parent
+    maker = json.loads((made.directory / "manifest.json").read_text())["maker"]
+    earlier = Earlier.of(cache, maker=maker)
+    (digest,) = earlier.places
+    pair = PreferencePair(Completion("", ""), Completion("", ""))
+    block = Block(rows=[(line, pair) for line in (1, 2, 3)], digest=digest)
+    known = earlier.chunk(block)
+    assert known is not None
+    assert known.margins is not None
+    made.directory.joinpath("margins.f32").unlink()
+    assert earlier.chunk(block) is None
+    with pytest.raises(StorageError, match=r"margins\.f32: no such file"):
+        _ = pickle.loads(pickle.dumps(made)).margins  # as in another process
 
 
 @pytest.mark.parametrize("value", ["much", True, [1], "inf"])
