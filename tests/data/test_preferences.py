@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import math
+import pickle
 import re
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from data.test_columns import loaded, obeyed, turns, written
 from tiny import BASE
 from transformers import AutoTokenizer
 
+from loradock.cli import cli
 from loradock.commands.plan import described_facts
 from loradock.config.load import load
+from loradock.data.blocks import Earlier
 from loradock.data.corpus import Corpus, by_kind, prepare_corpus
 from loradock.data.formats import Completion, Conversation, PreferencePair
+from loradock.data.pool import Block
 from loradock.data.preferences.judgements import prompts_of
 from loradock.data.samples.judgements import JudgementSamples
 from loradock.data.samples.preferences import PreferenceSamples
-from loradock.errors import ConfigError, DataError, Problem
+from loradock.errors import ConfigError, DataError, Problem, StorageError
 from loradock.machine import Host, probe
 from loradock.use.evaluation.items import of_data
 
@@ -341,6 +348,43 @@ def test_margins_of_rows_are_kept_by_the_cache_and_are_part_of_what_a_run_is(
     more = pairs_of(corpus(*lines, ROW, folder=tmp_path, settings=REWARD))
     assert any("prepared before" in note for note in more.train.prepared.notes)
     assert more.train.prepared.margins[:12].tolist() == kept.train.prepared.margins.tolist()
+
+
+@pytest.mark.parametrize("loss", ["dpo", "kto"])
+def test_an_objective_that_reads_no_margins_says_so_and_its_runs_are_the_same_with_them(
+    loss: str, tmp_path: Path
+) -> None:
+    lines = [ROW | {"chosen": f"{number} lamps"} for number in range(4)]
+    settings = (f"preference.loss={loss}",)
+    plain, held = (
+        corpus(*rows, folder=tmp_path, settings=settings).leading
+        for rows in (lines, [line | {"margin": 2} for line in lines])
+    )
+    assert held.train.used == plain.train.used
+    assert "margin: objective preference reads none of rows; objective reward does" in held.notes
+    assert not any("margin" in note for note in plain.notes)
+    words = ["data", "show", "--model", str(BASE), "--data", str(tmp_path / "rows.jsonl"), "--row", "1"]
+    cache = ["--set", f"data.cache={tmp_path / 'cache'}"]
+    show = partial(CliRunner().invoke, cli)
+    assert ", margin 2" in show([*words, *cache, "--set", REWARD[0]]).stdout
+    assert ", margin" not in show([*words, *cache, "--set", "objective=preference", "--set", settings[0]]).stdout
+
+
+def test_margins_that_cannot_be_read_any_more_are_not_taken_for_none(tmp_path: Path) -> None:
+    made = pairs_of(corpus(*[ROW | {"margin": 2}] * 3, folder=tmp_path, settings=REWARD)).train.prepared
+    cache = made.directory.parent
+    maker = json.loads((made.directory / "manifest.json").read_text())["maker"]
+    earlier = Earlier.of(cache, maker=maker)
+    (digest,) = earlier.places
+    pair = PreferencePair(Completion("", ""), Completion("", ""))
+    block = Block(rows=[(line, pair) for line in (1, 2, 3)], digest=digest)
+    known = earlier.chunk(block)
+    assert known is not None
+    assert known.margins is not None
+    made.directory.joinpath("margins.f32").unlink()
+    assert earlier.chunk(block) is None
+    with pytest.raises(StorageError, match=r"margins\.f32: no such file"):
+        _ = pickle.loads(pickle.dumps(made)).margins  # as in another process
 
 
 @pytest.mark.parametrize("value", ["much", True, [1], "inf"])

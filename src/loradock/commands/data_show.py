@@ -63,6 +63,7 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
                 max_length=max_length,
                 documents=kind.documents,
                 role=corpus.leading.role_of(index),
+                reads_margins=loaded.config.objective_spec.reads_margins,
             )
             for index in chosen(dataset, row=row, sample=sample or SAMPLE, documents=kind.documents)
         ]

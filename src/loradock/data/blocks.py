@@ -21,7 +21,18 @@ from typing import Any
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
-from loradock.data.cache import BEGINNING, BLOCKS, DTYPES, FILES, MARGINS, OPTIONAL, Chunk, CorruptEntry, read_manifest
+from loradock.data.cache import (
+    BEGINNING,
+    BLOCKS,
+    DTYPES,
+    FILES,
+    MARGINS,
+    OPTIONAL,
+    Chunk,
+    CorruptEntry,
+    has_margins,
+    read_manifest,
+)
 from loradock.data.pool import Block, Done, Row
 from loradock.data.spans import Remark
 from loradock.files import regular
@@ -97,14 +108,16 @@ def _lines(rows: list[Row], roles: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Earlier:
-    """What earlier entries hold: their blocks by digest."""
+    """What earlier entries hold: their blocks by digest; `with_margins` are the entries that have a file of them."""
 
     places: Mapping[str, tuple[Path, Place]] = field(default_factory=dict[str, tuple[Path, Place]])
+    with_margins: frozenset[Path] = frozenset()
 
     @classmethod
     def of(cls, cache_dir: Path, *, maker: str) -> Earlier:
         """The blocks of the latest entries that were made by `maker`; one that is broken is passed by."""
         places: dict[str, tuple[Path, Place]] = {}
+        with_margins: set[Path] = set()
         for entry in _made_by(maker, cache_dir):
             with suppress(CorruptEntry, OSError, ValidationError):
                 manifest = read_manifest(entry)
@@ -112,7 +125,9 @@ class Earlier:
                 if hashlib.sha256(content).hexdigest() == manifest["blocks"]:
                     known = PLACES.validate_json(content)
                     places.update((place.digest, (entry, place)) for place in known if place.digest not in places)
-        return cls(places=places)
+                    if has_margins(manifest):
+                        with_margins.add(entry)
+        return cls(places=places, with_margins=frozenset(with_margins))
 
     def chunk(self, block: Block) -> Chunk | None:
         """The block as it was prepared, with the lines that it has now; None where it was not, or is gone."""
@@ -124,8 +139,7 @@ class Earlier:
             documents = {name: _part(entry, name, place.row, place.rows) for name in ("learned", "roles")}
             texts = {name: _part(entry, name, place.token, place.tokens) for name in ("tokens", "supervised")}
             offsets = _part(entry, "offsets", place.row, place.rows + 1)
-            has_margins = (entry / f"{MARGINS}.{OPTIONAL[MARGINS]}").exists()
-            margins = _part(entry, MARGINS, place.row, place.rows) if has_margins else None
+            margins = _part(entry, MARGINS, place.row, place.rows) if entry in self.with_margins else None
         except OSError:
             return None
         return Chunk(

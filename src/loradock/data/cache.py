@@ -24,7 +24,7 @@ import json
 import os
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -233,6 +233,11 @@ def read_manifest(entry: Path) -> dict[str, Any]:
     if is_large:
         _note_verified(entry, seal)
     return manifest
+
+
+def has_margins(manifest: Mapping[str, Any]) -> bool:
+    """Whether an entry has the file of margins, as its manifest says."""
+    return f"{MARGINS}.{OPTIONAL[MARGINS]}" in manifest["files"]
 
 
 def _sealed(file: Path) -> tuple[str, dict[str, Any]]:

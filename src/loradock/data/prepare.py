@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data import remarks, shards
 from loradock.data.blocks import PLACES, Earlier, Place, blocks
-from loradock.data.cache import CorruptEntry, EntryWriter, discard, read_manifest, writing
+from loradock.data.cache import CorruptEntry, EntryWriter, discard, has_margins, read_manifest, writing
 from loradock.data.columns import Contents
 from loradock.data.pool import Row, Work, prepare_blocks
 from loradock.data.prepared import Prepared, PreparedSource
@@ -95,6 +95,7 @@ def prepare(
         digest=_digest(manifest),
         special_texts=manifest["special_texts"],
         notes=tuple(notes),
+        has_margins=has_margins(manifest),
         sources=tuple(
             PreparedSource(
                 path=source.path,

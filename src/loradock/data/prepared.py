@@ -76,7 +76,8 @@ class Prepared:
     `conversations` of the rows were rendered with the template, the others are raw text. `skipped_rows` more were bad,
     and left out as `data.on_bad_row` says. `date` is what the template
     wrote for today's (None: none), `digest` the sha256 of the tokens and masks themselves. `special_texts` counts the
-    special tokens whose text contents hold; `notes` are sentences for the user about how the rows were prepared.
+    special tokens whose text contents hold; `notes` are sentences for the user about how the rows were prepared;
+    `has_margins`: some rows have a margin, so that there is a file of them.
     """
 
     directory: Path
@@ -92,6 +93,7 @@ class Prepared:
     digest: str
     special_texts: dict[str, int]
     notes: tuple[str, ...]
+    has_margins: bool
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: self.__dict__[name] for name in self.__dataclass_fields__}
@@ -125,8 +127,7 @@ class Prepared:
 
         Only rows of preferences have some.
         """
-        file = self.directory / f"{MARGINS}.{OPTIONAL[MARGINS]}"
-        return self._read(MARGINS, 0, self.rows) if file.exists() else np.zeros(self.rows, dtype=np.float32)
+        return self._read(MARGINS, 0, self.rows) if self.has_margins else np.zeros(self.rows, dtype=np.float32)
 
     @cached_property
     def firsts(self) -> Array:

@@ -33,7 +33,7 @@ class Piece:
 class ShownRow:
     """One row: its number from 1, where it came from, its tokens (those learned, those beyond the length), its text.
 
-    `role`: which of the documents of a row it is, where a row has several. `margin`: that of a pair, 0 without.
+    `role`: which of the documents of a row it is, where a row has several. `margin`: that of a pair, if read.
     """
 
     number: int
@@ -77,10 +77,11 @@ def shown(
     max_length: int,
     documents: int = 1,
     role: str = "",
+    reads_margins: bool = False,
 ) -> ShownRow:
     """A document of `prepared`, whose rows are uncut, beside what `max_length` leaves of it.
 
-    `documents`: how many a row has; `role`: what it is of them.
+    `documents`: how many a row has; `role`: what it is of them; `reads_margins`: the objective does.
     """
     ids, learned = prepared.row(index)
     control = {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
@@ -98,7 +99,7 @@ def shown(
         learned_beyond=int(np.count_nonzero(learned[max_length:])),
         pieces=tuple(_pieces(ids.tolist(), kinds, tokenizer=tokenizer)),
         role=role,
-        margin=float(prepared.margins[index]),
+        margin=float(prepared.margins[index]) if reads_margins else 0.0,
     )
 
 

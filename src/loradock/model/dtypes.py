@@ -7,6 +7,7 @@ from typing import Any
 
 from loradock.catalog import optimizers
 from loradock.errors import EnvironmentUnfit
+from loradock.model import reward_head
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Plan
 
@@ -66,8 +67,11 @@ def quant_type(layer: Any) -> str:
 
 
 def whole_weights(model: Any) -> Counter[str]:
-    """Dtypes of the frozen weights that are not quantised."""
-    return Counter(short(p.dtype) for p in model.parameters() if not p.requires_grad and p.is_floating_point())
+    """Dtypes of the frozen weights that are not quantised, but for a scalar head, of which PEFT keeps a copy."""
+    head = reward_head.of(model)
+    of_head = {id(parameter) for parameter in head.parameters()} if head else set[int]()
+    parameters = (p for p in model.parameters() if id(p) not in of_head)
+    return Counter(short(p.dtype) for p in parameters if not p.requires_grad and p.is_floating_point())
 
 
 def state_dtypes(optimizer: Any) -> str:

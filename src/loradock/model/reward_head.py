@@ -72,9 +72,11 @@ def put(model: Any) -> None:
     """Give a bare model a head in float32, of random values as transformers draws them; in place."""
     import torch
 
+    from loradock.model.score_layer import ScoreLayer
+
     config = model.config.get_text_config()
     device = model.get_input_embeddings().weight.device
-    head = torch.nn.Linear(config.hidden_size, 1, bias=False, dtype=torch.float32)
+    head = ScoreLayer(config.hidden_size, 1, bias=False, dtype=torch.float32)
     torch.nn.init.normal_(head.weight, std=getattr(config, "initializer_range", 0.02))
     setattr(model, NAME, head.to(device).requires_grad_(requires_grad=False))
 

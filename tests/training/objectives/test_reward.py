@@ -195,6 +195,20 @@ def test_a_score_read_from_another_place_or_a_head_that_stays_would_be_seen(
     assert abs(lines(made)[1].loss - theirs[1]["loss"]) > 1e-4
 
 
+def test_an_unquantised_base_in_bfloat16_comes_out_as_planned_and_its_head_computes_in_float32(
+    bases: dict[str, Path], pairs: Path, tmp_path: Path
+) -> None:
+    settings = ("engine=peft", "model.quantization=none", "model.compute_dtype=bfloat16", "train.max_steps=1")
+    made = job(tmp_path, *settings, model=bases["llama"], data=pairs)
+    vectors = torch.randn(3, SMALL["hidden_size"])
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        scores = reward_head.rewards(made.model, vectors)
+    weight = head_of(made.model)
+    assert weight is not None
+    assert torch.equal(scores, vectors @ weight.t())
+    trained(made)  # it checks the dtypes after the first step
+
+
 def scored_by(made: Job, *, shares_prompts: bool, multiple: int) -> tuple[torch.Tensor, torch.Tensor, int]:
     """Scores by the fast engine, the gradient of their weighted sum, and how many tokens were computed."""
     backend = FastBackend(made)

@@ -15,6 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
+from loradock.data.preferences import margins
 from loradock.data.preferences.judgements import (
     JudgementDraw,
     JudgementTask,
@@ -119,7 +120,8 @@ class JudgementSamples(RowSamples):
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""
         equal = f"{self.train.equal:,} pairs whose answers are equal are left out: there is nothing to prefer"
-        return [*super().notes, *[equal] * bool(self.train.equal), *self._balance()]
+        of_pairs = margins.told(self.config, self.train.prepared.margins[self.train.fitted.rows])
+        return [*super().notes, *[equal] * bool(self.train.equal), *of_pairs, *self._balance()]
 
     def as_dict(self) -> dict[str, Any]:
         """See `SampleSet`."""

@@ -12,8 +12,9 @@ import numpy as np
 
 from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
-from loradock.config.sections.data import DataConfig, SourceConfig
+from loradock.config.sections.data import SourceConfig
 from loradock.data import preference
+from loradock.data.preferences import margins
 from loradock.data.preferences.pairs import A_PAIR, FittedPairs
 from loradock.data.preferences.preparer import PreferenceTask
 from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
@@ -32,25 +33,29 @@ from loradock.text.amounts import percent
 
 @dataclass(frozen=True, kw_only=True)
 class PreferencePart(Part):
-    """Prepared pairs; `chosen` are places among them."""
+    """Prepared pairs; `chosen` are places among them. `reads_margins`: the objective does."""
 
     fitted: FittedPairs
+    reads_margins: bool
 
     @classmethod
-    def of(cls, prepared: Prepared, chosen: Int64, *, data: DataConfig, max_length: int) -> Self:
+    def of(cls, prepared: Prepared, chosen: Int64, *, config: RunConfig, max_length: int) -> Self:
         """The part at this length. DataError where too much of it is left out."""
+        data = config.data
         fitted = FittedPairs.of(prepared, chosen, max_length=max_length, long_rows=data.long_rows)
         fitted.check(max_dropped=data.max_dropped, long_rows=data.long_rows)
-        return cls(prepared=prepared, chosen=chosen, fitted=fitted)
+        reads_margins = config.objective_spec.reads_margins
+        return cls(prepared=prepared, chosen=chosen, fitted=fitted, reads_margins=reads_margins)
 
     @property
     def used(self) -> str:
-        """Their number, tokens and places."""
+        """Their number, tokens and places, and their margins where those are read."""
         documents = self.fitted.documents
         columns = (documents.rows.astype("<i8"), documents.lengths.astype("<i4"))
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
-        margins = self.margins.astype("<f4").tobytes() if self.margins.any() else b""
-        held = f", margins {hashlib.sha256(margins).hexdigest()}" if margins else ""
+        held = ""
+        if self.reads_margins and self.margins.any():
+            held = f", margins {hashlib.sha256(self.margins.astype('<f4').tobytes()).hexdigest()}"
         return f"{len(self.fitted)} preference pairs, {documents.tokens} tokens, {digest}{held}"
 
     @property
@@ -71,17 +76,16 @@ class PreferenceSamples(SampleSet):
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; answers are fitted to `preparing.max_length`."""
-        data = config.data
-        division = preparing.divided(data, PreferenceTask.of)
+        division = preparing.divided(config.data, PreferenceTask.of)
         trained, judged = division.prepared, division.judged
         limit = preparing.max_length
         if not isinstance(limit, int):
             limit = limit(int(np.diff(trained.offsets).max(initial=0)))
         return cls(
             config=config,
-            train=PreferencePart.of(trained, division.samples, data=data, max_length=limit),
-            validation=judged and PreferencePart.of(*judged, data=data, max_length=limit),
-            chat=TokenizerSpec.of(preparing.tokenizer).template(data.template),
+            train=PreferencePart.of(trained, division.samples, config=config, max_length=limit),
+            validation=judged and PreferencePart.of(*judged, config=config, max_length=limit),
+            chat=TokenizerSpec.of(preparing.tokenizer).template(config.data.template),
             selection=division.selection,
         )
 
@@ -138,7 +142,7 @@ class PreferenceSamples(SampleSet):
         """The same pairs at another longest length. DataError where too much of them is left out."""
 
         def fitted(part: PreferencePart) -> PreferencePart:
-            return PreferencePart.of(part.prepared, part.chosen, data=self.config.data, max_length=max_length)
+            return PreferencePart.of(part.prepared, part.chosen, config=self.config, max_length=max_length)
 
         return replace(self, train=fitted(self.train), validation=self.validation and fitted(self.validation))
 
@@ -192,7 +196,8 @@ class PreferenceSamples(SampleSet):
         counts = f"{documents.supervised_tokens:,} of {documents.tokens:,} tokens are of answers"
         longer = f"the chosen answer is the longer one in {percent(fitted.longer_chosen_share)} of them"
         line = f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"
-        notes = [*self.train.prepared.notes, *self.selection_notes, line, *self._margin_notes]
+        notes = [*self.train.prepared.notes, *self.selection_notes, line]
+        notes += margins.told(self.config, self.train.margins)
         if fitted.over_long:
             what = f"{fitted.over_long:,} pairs are left out: an answer has over {documents.max_length:,} tokens"
             cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
@@ -200,17 +205,6 @@ class PreferenceSamples(SampleSet):
         if fitted.equal:
             notes.append(f"{fitted.equal:,} pairs whose answers are equal are left out: there is nothing to prefer")
         return notes
-
-    @property
-    def _margin_notes(self) -> list[str]:
-        """Which margins rows have, or that the objective reads none."""
-        margins = self.train.margins[self.train.margins != 0]
-        if not len(margins):
-            return []
-        if not self.config.objective_spec.reads_margins:
-            return [f"margin: objective {self.config.objective} reads none of rows; objective reward does"]
-        of_pairs = f"{len(margins):,} of {len(self.train.fitted):,} pairs have one"
-        return [f"margins: {of_pairs}, {margins.min():g} to {margins.max():g}"]
 
     def as_dict(self) -> dict[str, Any]:
         """Their number, what is left out, and how they were rendered."""
