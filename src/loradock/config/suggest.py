@@ -34,10 +34,10 @@ def unknown_key(path: KeyPath) -> Unknown:
         section, _, rest = name.partition(".")
         return Unknown(what=what, hint=f"write {section}: {{{rest}: ...}}; dots are for --set", meant=name)
     plain = name.lower().replace("-", "_")
-    whole = dotted(path).lower().replace("-", "_").replace(".", "_")
-    if len(path) > 1 and whole in RENAMED:  # eval.steps is what others call eval_steps
-        return _did_you_mean(what, [RENAMED[whole]])
-    if explained := EXPLAINED.get(whole) or EXPLAINED.get(plain):
+    joined = dotted(path).lower().replace("-", "_").replace(".", "_")
+    if len(path) > 1 and joined in RENAMED:  # eval.steps is what others call eval_steps
+        return _did_you_mean(what, [RENAMED[joined]])
+    if explained := EXPLAINED.get(joined) or EXPLAINED.get(plain):
         return Unknown(what=what, hint=explained)
     if plain in RENAMED:
         return _did_you_mean(what, [RENAMED[plain]])
@@ -71,8 +71,8 @@ def _did_you_mean(what: str, found: list[str]) -> Unknown:
 
 def _begun(name: str, siblings: list[str]) -> str | None:
     """The one key that begins with this name, of three letters at least: eval of evaluation."""
-    found = [key for key in siblings if key.startswith(name)]
-    return found[0] if len(name) >= SHORTEST and len(found) == 1 else None
+    longer = [key for key in siblings if key.startswith(name)]
+    return longer[0] if len(name) >= SHORTEST and len(longer) == 1 else None
 
 
 def _near_anywhere(name: str, everywhere: list[str]) -> list[str]:

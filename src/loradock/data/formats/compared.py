@@ -104,16 +104,16 @@ def _of_list(row: Row, column: str) -> PreferencePair:
     graded = _graded(answers)
     if graded is None:
         raise Misfit(f"{column} is not a list of answers that each have a text ({TEXTS[0]}, ...) and a score or a rank")
-    rest = {name: value for name, value in row.items() if name != column}
-    return _best_and_worst(rest, graded, column)
+    columns = {name: value for name, value in row.items() if name != column}
+    return _best_and_worst(columns, graded, column)
 
 
-def _best_and_worst(rest: dict[str, Any], graded: list[tuple[float, Any]], column: str) -> PreferencePair:
-    """The pair of the graded answers in a column, with the rest of their row."""
+def _best_and_worst(columns: dict[str, Any], graded: list[tuple[float, Any]], column: str) -> PreferencePair:
+    """The pair of the graded answers in a column, with the other columns of their row."""
     (worst, rejected), (best, chosen) = min(graded, key=lambda each: each[0]), max(graded, key=lambda each: each[0])
     if worst == best:
         raise RowError(f"{column}: all {len(graded)} answers are {TIE}", hint=TIE_HINT)
-    return preference.pair_of(rest | {"chosen": chosen, "rejected": rejected})
+    return preference.pair_of(columns | {"chosen": chosen, "rejected": rejected})
 
 
 def _of_scores(row: Row) -> PreferencePair:
@@ -121,8 +121,8 @@ def _of_scores(row: Row) -> PreferencePair:
     graded = _scored(answers, scores)
     if graded is None:
         raise Misfit(f"{SCORED[0]} and {SCORED[1]} are not a list of answers and one of as many numbers")
-    rest = {name: value for name, value in row.items() if name not in SCORED}
-    return _best_and_worst(rest, graded, SCORED[0])
+    columns = {name: value for name, value in row.items() if name not in SCORED}
+    return _best_and_worst(columns, graded, SCORED[0])
 
 
 def _scored(answers: object, scores: object) -> list[tuple[float, Any]] | None:
