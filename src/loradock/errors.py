@@ -108,9 +108,18 @@ class UsageError(LoradockError):
 
 
 class DataError(LoradockError):
-    """Rows that cannot be trained on; carries one problem a row, with file and line."""
+    """Rows that cannot be trained on; carries one problem a row, with file and line.
+
+    `share`: of all rows that were read, where the hint is one to leave bad ones out.
+    """
 
     exit_code = 65
+
+    def __init__(
+        self, what: str, *, hint: str | None = None, problems: Sequence[Problem] = (), share: float = 0.0
+    ) -> None:
+        super().__init__(what, hint=hint, problems=problems)
+        self.share = share
 
 
 class InputMissing(LoradockError):

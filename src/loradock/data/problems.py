@@ -67,4 +67,4 @@ class Problems:
             hint = f"{hint}, then run again; or {SKIP_BAD}{more} leaves them out"
         else:
             hint = f"{hint}, then run again"
-        raise DataError(f"{self.count} {noun} in the data", hint=hint, problems=in_order)
+        raise DataError(f"{self.count} {noun} in the data", hint=hint, problems=in_order, share=share)

@@ -49,4 +49,5 @@ class Skipped:
                 f"{self.count:,} of {rows + self.count:,} rows ({share:.1%}) are bad; data.on_bad_row skip leaves out "
                 f"{max_dropped:.0%} at most (data.max_dropped):\n{listed}",
                 hint=f"fix these rows; or allow it: --set data.max_dropped={-(-share * 100 // 1) / 100:g}",
+                share=share,
             )

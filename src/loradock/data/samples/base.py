@@ -73,7 +73,7 @@ class Preparing:
         if len(errors) > 1:
             problems = [problem for error in errors for problem in error.problems]
             what = f"{'; '.join(error.what for error in errors)} to validate on"
-            raise DataError(what, hint=errors[0].hint, problems=problems)
+            raise DataError(what, hint=max(errors, key=lambda error: error.share).hint, problems=problems)
         if errors:
             raise errors[0]
         trained, judged = made
