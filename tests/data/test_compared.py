@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from whole_runs import train
 
 from loradock.config.sections.data import SourceConfig
@@ -37,7 +40,10 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
 
 
 def read(path: Path, *rows: dict[str, Any], **source: Any) -> list[Any]:
-    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
+    if path.suffix == ".parquet":
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+    else:
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), "utf-8")
     return [sample for _, sample in samples(SourceConfig(path=str(path), **source))]
 
 
@@ -47,6 +53,20 @@ def test_the_better_answer_is_the_chosen_one(name: str, row: dict[str, Any], tmp
     assert format_of(SourceConfig(path=str(tmp_path / "rows.jsonl"))) == name
     assert isinstance(pair, PreferencePair)
     assert [answer.turns[-1].content for answer in (pair.chosen, pair.rejected)] == [GOOD, BAD]
+
+
+@pytest.mark.parametrize(("kind", "nothing"), [("parquet", math.nan), ("jsonl", 10**400)], ids=["NaN", "huge"])
+def test_an_answer_whose_score_is_no_number_is_left_out(kind: str, nothing: float, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{kind}"
+    listed = {**ASKED, "responses": ["Six.", GOOD, BAD]}
+    two = {**ASKED, "completions": [{"response": "Six.", "score": nothing}, *GRADED[1:]]}
+    for row in ({**listed, "scores": [nothing, 9, 1]}, two):
+        (pair,) = read(path, row)
+        assert [answer.turns[-1].content for answer in (pair.chosen, pair.rejected)] == [GOOD, BAD]
+    (alone,) = read(path, {**listed, "scores": [nothing, 9, None]})
+    assert alone.what == "responses: one answer alone has a text and a score or rank: none is preferred to another"
+    (odd,) = read(path, {**ASKED, "response_1": GOOD, "response_2": BAD, "preference_strength": nothing})
+    assert odd.what.startswith("preference_strength is ")
 
 
 def test_answers_by_other_names_are_mapped_and_plain_lists_are_no_ranked_ones(tmp_path: Path) -> None:

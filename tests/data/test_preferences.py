@@ -6,6 +6,7 @@ import json
 import math
 import pickle
 import re
+import shlex
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -387,8 +388,28 @@ def test_margins_that_cannot_be_read_any_more_are_not_taken_for_none(tmp_path: P
         _ = pickle.loads(pickle.dumps(made)).margins  # as in another process
 
 
-@pytest.mark.parametrize("value", ["much", True, [1], "inf"])
+@pytest.mark.parametrize("value", ["much", True, [1]])
 def test_a_margin_that_is_no_number_is_refused(value: object, tmp_path: Path) -> None:
     (problem,) = loaded(written(tmp_path / "rows.jsonl", ROW | {"margin": value}))
     assert problem.what.startswith("margin is ")
     assert problem.what.endswith("it is a number, by how much the chosen answer is better")
+
+
+@pytest.mark.parametrize(
+    ("value", "words", "fields"),
+    [(-1e39, "-1e+39", {}), ("inf", "'inf'", {"margin": "edge"}), (10**400, f"1{'0' * 36}...", {})],
+    ids=["float32", "inf", "float64"],
+)
+def test_a_margin_that_float32_does_not_hold_is_left_out_as_the_hint_says(
+    value: object, words: str, fields: dict[str, str], tmp_path: Path
+) -> None:
+    path = written(tmp_path / "rows.jsonl", ROW, ROW | {fields.get("margin", "margin"): value})
+    _, problem = loaded(path, fields=fields)
+    assert problem.what.startswith(f"margin is {words}: it is -3.4e+38 to 3.4e+38")
+    option, _, rest = str(problem.hint).partition(" leaves it out")
+    assert not rest
+    (setting,) = shlex.split(option.removeprefix("--set "))
+    name = fields.get("margin", "margin")
+    assert setting == f"data.sources.0.ignore=[{name}]"
+    first, second = loaded(path, fields=fields, ignore=[name])
+    assert first == second

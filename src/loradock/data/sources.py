@@ -250,6 +250,8 @@ class _Reading:
         file, line = place_of(self.files, self.contents.starts, record.line)
         excerpt = excerpt_of(record.row) if line is not None and line < 0 else None
         hint, change = error.hint, error.change
+        if error.ignorable:
+            hint = f"--set 'data.sources.{self.index}.ignore=[{error.ignorable}]' leaves it out"
         if isinstance(self.source, HeldOut):
             change = change or in_the_file(hint)
             hint = "a validation file has no settings of its own" if change else None

@@ -264,7 +264,9 @@ def convert_row(format: Format, mapping: Mapping[str, str], row: Row) -> Sample:
     except RowError as error:
         shown = ", ".join(f"{field} = {column}" for field, column in mapping.items())
         change = error.change and replace(error.change, column=mapping.get(error.change.column, error.change.column))
-        raise type(error)(f"{error} (with fields {shown})", hint=error.hint, change=change) from None
+        ignorable = mapping.get(error.ignorable, error.ignorable)
+        what = f"{error} (with fields {shown})"
+        raise type(error)(what, hint=error.hint, change=change, ignorable=ignorable) from None
 
 
 def renamed(mapping: Mapping[str, str], row: Row) -> dict[str, Any]:

@@ -6,13 +6,14 @@ UltraFeedback and Nectar.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from loradock.data.formats import preference
 from loradock.data.formats.base import Format, PreferencePair
-from loradock.data.formats.fields import Misfit, Row, RowError, is_filled, is_list, is_object, type_of, value_of
+from loradock.data.formats.fields import Misfit, Row, RowError, is_filled, is_list, is_object, plainly_said, value_of
 
 TIE = "a tie: neither answer is preferred, and the row cannot be learned from"
 TIE_HINT = "leave such rows out: --set data.on_bad_row=skip --set data.max_dropped=1"
@@ -67,6 +68,8 @@ def _by_name(value: Any) -> bool | None:
 def _by_strength(value: Any) -> bool | None:
     """Below 0: the first is better, above 0: the second."""
     number = float(value)
+    if math.isnan(number):
+        raise ValueError(value)
     return None if number == 0 else number < 0
 
 
@@ -77,9 +80,9 @@ def _of_two(row: Row, verdict: Verdict) -> PreferencePair:
     said = value_of(row, verdict.column)
     try:
         is_first = verdict.is_first(said)
-    except (TypeError, ValueError):
-        shown = repr(said) if isinstance(said, str | int | float) else type_of(said)
-        raise RowError(f"{verdict.column} is {shown}: it says which answer is better by {verdict.values}") from None
+    except (TypeError, ValueError, OverflowError):
+        what = f"{verdict.column} is {plainly_said(said)}: it says which answer is better by {verdict.values}"
+        raise RowError(what) from None
     if is_first is None:
         raise RowError(f"{verdict.column} says {TIE}", hint=TIE_HINT)
     first, second = value_of(row, verdict.first), value_of(row, verdict.second)
@@ -110,6 +113,9 @@ def _of_list(row: Row, column: str) -> PreferencePair:
 
 def _best_and_worst(columns: dict[str, Any], graded: list[tuple[float, Any]], column: str) -> PreferencePair:
     """The pair of the graded answers in a column, with the other columns of their row."""
+    if len(graded) == 1:
+        what = f"{column}: one answer alone has a text and a score or rank: none is preferred to another"
+        raise RowError(what, hint=TIE_HINT)
     (worst, rejected), (best, chosen) = min(graded, key=lambda each: each[0]), max(graded, key=lambda each: each[0])
     if worst == best:
         raise RowError(f"{column}: all {len(graded)} answers are {TIE}", hint=TIE_HINT)
@@ -129,11 +135,23 @@ def _scored(answers: object, scores: object) -> list[tuple[float, Any]] | None:
     """The answers with their scores; None where these are no two such lists. An answer without either is left out."""
     if not is_list(answers) or not is_list(scores) or not answers or len(answers) != len(scores):
         return None
+    grades = map(_grade, scores)
     return [
-        (float(score), answer)
-        for answer, score in zip(answers, scores, strict=True)
-        if type(score) in (int, float) and is_filled(answer)
+        (grade, answer)
+        for answer, grade in zip(answers, grades, strict=True)
+        if grade is not None and is_filled(answer)
     ] or None
+
+
+def _grade(value: object) -> float | None:
+    """A score or rank as a number; None of null, NaN, and all else that is none."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return None if math.isnan(number) else number
 
 
 def _graded(answers: object) -> list[tuple[float, Any]] | None:
@@ -145,11 +163,11 @@ def _graded(answers: object) -> list[tuple[float, Any]] | None:
     if text is None or grade is None:
         return None
     sign = -1 if grade in RANKS else 1
-    numbers = [each.get(grade) for each in answers]
+    numbers = [_grade(each.get(grade)) for each in answers]
     return [
-        (sign * float(number), each[text])
+        (sign * number, each[text])
         for number, each in zip(numbers, answers, strict=True)
-        if type(number) in (int, float) and is_filled(each.get(text))
+        if number is not None and is_filled(each.get(text))
     ] or None
 
 

@@ -17,6 +17,10 @@ MOST_NAMED = 30
 Row = Mapping[str, Any]
 
 
+LONGEST_PIECE = 40
+"""Characters of a value in a message."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class RowsChange:
     """A change of rows, for a hint: as a filter of jq, and as a method of `datasets.Dataset` for what is not JSON.
@@ -32,12 +36,15 @@ class RowsChange:
 class RowError(ValueError):
     """A row that cannot be used; the message names the field and what it should hold, `hint` what to type.
 
-    `change`: what makes rows that can be used of the file, where that is no setting.
+    `change`: what makes rows that can be used of the file, where that is no setting. `ignorable`: the column that is
+    wrong, where rows can do without.
     """
 
-    def __init__(self, what: str, *, hint: str | None = None, change: RowsChange | None = None) -> None:
+    def __init__(
+        self, what: str, *, hint: str | None = None, change: RowsChange | None = None, ignorable: str = ""
+    ) -> None:
         super().__init__(what)
-        self.hint, self.change = hint, change
+        self.hint, self.change, self.ignorable = hint, change, ignorable
 
 
 class Misfit(RowError):
@@ -120,6 +127,14 @@ def type_of(value: object) -> str:
         dict: "an object",
     }
     return names.get(type(value), f"of type {type(value).__name__}")
+
+
+def plainly_said(value: object) -> str:
+    """What a column holds, for a message: a text or a number as a piece of a line, of all else the type."""
+    if not isinstance(value, str | int | float):
+        return type_of(value)
+    text = repr(value)
+    return text if len(text) <= LONGEST_PIECE else f"{text[: LONGEST_PIECE - 3]}..."
 
 
 def columns_of_row(field: str, row: Row) -> str:

@@ -21,6 +21,7 @@ from loradock.data.formats.fields import (
     is_list,
     is_object,
     optional_text_of,
+    plainly_said,
     text_of,
     type_of,
     value_of,
@@ -31,6 +32,8 @@ from loradock.data.formats.turns import conversation, messages_of, with_system
 ASKING = ("conversations", "messages", "instruction", "question", "prompt")
 """Columns that hold the prompt of both answers; one of them, unless the answers hold it themselves."""
 MARGIN = "margin"
+LARGEST = 3.4028234663852886e38
+"""Of float32, which margins are kept in."""
 LAST_SPEAKER = re.compile(r"\n\nAssistant:")
 """What begins an answer in the texts of HH-RLHF (Bai et al. 2022), and belongs to the prompt."""
 
@@ -49,10 +52,16 @@ def margin_of(row: Row) -> float:
         margin = float("nan") if isinstance(value, bool) else float(value)
     except (TypeError, ValueError):
         margin = float("nan")
-    if not math.isfinite(margin):
-        shown = repr(value) if isinstance(value, str | int | float) else type_of(value)
-        raise RowError(f"{MARGIN} is {shown}: it is a number, by how much the chosen answer is better")
-    return margin
+    except OverflowError:
+        margin = math.inf
+    if abs(margin) <= LARGEST:
+        return margin
+    a_number = (
+        "a number, by how much the chosen answer is better"
+        if math.isnan(margin)
+        else f"{-LARGEST:.2g} to {LARGEST:.2g}"
+    )
+    raise RowError(f"{MARGIN} is {plainly_said(value)}: it is {a_number}", ignorable=MARGIN)
 
 
 def _answers_of(row: Row) -> PreferencePair:

@@ -9,7 +9,7 @@ import numpy as np
 from loradock.config.schema import RunConfig
 
 
-def told(config: RunConfig, margins: np.ndarray[Any, Any]) -> list[str]:
+def margin_notes(config: RunConfig, margins: np.ndarray[Any, Any]) -> list[str]:
     """Which margins pairs have ([pairs], 0 without), or that the objective reads none."""
     filled = margins[margins != 0]
     if not len(filled):

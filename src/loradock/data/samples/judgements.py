@@ -15,7 +15,6 @@ from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.pool import Work
 from loradock.data.preference import liked_alone
-from loradock.data.preferences import margins
 from loradock.data.preferences.judgements import (
     JudgementDraw,
     JudgementTask,
@@ -24,6 +23,7 @@ from loradock.data.preferences.judgements import (
     pairs_among,
     prompts_of,
 )
+from loradock.data.preferences.margins import margin_notes
 from loradock.data.preferences.pairs import check_left_out, equal_answers, selected
 from loradock.data.prepared import Prepared
 from loradock.data.read import files_on_disk, read
@@ -120,7 +120,7 @@ class JudgementSamples(RowSamples):
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""
         equal = f"{self.train.equal:,} pairs whose answers are equal are left out: there is nothing to prefer"
-        of_pairs = margins.told(self.config, self.train.prepared.margins[self.train.fitted.rows])
+        of_pairs = margin_notes(self.config, self.train.prepared.margins[self.train.fitted.rows])
         return [*super().notes, *[equal] * bool(self.train.equal), *of_pairs, *self._balance()]
 
     def as_dict(self) -> dict[str, Any]:

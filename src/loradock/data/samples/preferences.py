@@ -14,7 +14,7 @@ from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
 from loradock.data import preference
-from loradock.data.preferences import margins
+from loradock.data.preferences.margins import margin_notes
 from loradock.data.preferences.pairs import A_PAIR, FittedPairs
 from loradock.data.preferences.preparer import PreferenceTask
 from loradock.data.preferences.steps import PreferenceDraw, PreferenceTurns
@@ -53,10 +53,10 @@ class PreferencePart(Part):
         documents = self.fitted.documents
         columns = (documents.rows.astype("<i8"), documents.lengths.astype("<i4"))
         digest = hashlib.sha256(b"".join(column.tobytes() for column in columns)).hexdigest()
-        held = ""
+        label = ""
         if self.reads_margins and self.margins.any():
-            held = f", margins {hashlib.sha256(self.margins.astype('<f4').tobytes()).hexdigest()}"
-        return f"{len(self.fitted)} preference pairs, {documents.tokens} tokens, {digest}{held}"
+            label = f", margins {hashlib.sha256(self.margins.astype('<f4').tobytes()).hexdigest()}"
+        return f"{len(self.fitted)} preference pairs, {documents.tokens} tokens, {digest}{label}"
 
     @property
     def margins(self) -> np.ndarray[Any, Any]:
@@ -197,7 +197,7 @@ class PreferenceSamples(SampleSet):
         longer = f"the chosen answer is the longer one in {percent(fitted.longer_chosen_share)} of them"
         line = f"preference pairs: {len(fitted):,}{held_out}; {counts}; {longer}"
         notes = [*self.train.prepared.notes, *self.selection_notes, line]
-        notes += margins.told(self.config, self.train.margins)
+        notes += margin_notes(self.config, self.train.margins)
         if fitted.over_long:
             what = f"{fitted.over_long:,} pairs are left out: an answer has over {documents.max_length:,} tokens"
             cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
