@@ -97,6 +97,18 @@ def test_rows_with_an_answer_of_their_own_learn_it_whatever_else_was_scored(
     assert sample.texts[-1] == (BAD if name == "scored-responses" else GOOD)
 
 
+def test_who_asks_for_preferences_is_told_the_format_of_such_rows(tmp_path: Path, llama: Path) -> None:
+    row = {**ASKED, "completion": GOOD, "responses": [GOOD, BAD], "scores": [9, 2]}
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{json.dumps(row)}\n" * 2)
+    settings = ("objective=preference", "train.max_steps=1", "train.global_batch=2")
+    with pytest.raises(ConfigError, match="learns nothing of it") as refused:
+        train(tmp_path / "refused", *settings, model=llama, data=file)
+    told = str(refused.value.hint).partition(", or ")[0].removeprefix("--set ")
+    assert told == "data.sources.0.format=scored-responses"
+    assert train(tmp_path / "taken", *settings, told, model=llama, data=file).outcome.steps == 1
+
+
 def test_ties_and_words_that_are_no_verdict_are_named_by_their_lines_and_left_out_as_the_hint_says(
     tmp_path: Path, llama: Path
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,8 @@ from loradock.catalog.objectives import learning_from
 from loradock.catalog.samples import KINDS, SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig, SourceConfig
-from loradock.data.read import files
+from loradock.data.formats import extra_of
+from loradock.data.read import files, read
 from loradock.data.samples import SAMPLES, kind_of
 from loradock.data.samples.base import LEFT_OUT, MaxLength, Part, Preparing, SampleSet
 from loradock.data.samples.rows import RowSamples
@@ -201,6 +203,7 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
         if "rows" not in spec.samples and not other.startswith(LEFT_OUT):
             other = f"with --set objective=supervised: {other}"
         asked = [KINDS[kind].asked_for.replace("INDEX", str(useless)) for kind in sorted(spec.samples)]
+        asked.insert(0, _other_format(sources[useless], index=useless, kinds=spec.samples))
         of_all = learning_from(kinds)
         objective = of_all.options if of_all.samples.issuperset(kinds) else ""
         raise ConfigError(what, hint=", or ".join(filter(None, (*asked, objective, other))))
@@ -209,6 +212,14 @@ def check_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:
         what = f"objective {spec.name} learns from both kinds of rows, and the data hold no {', '.join(missing)}"
         hint = f"add a file of them (--data FILE --data FILE), or {learning_from(kinds).options}"
         raise ConfigError(what, hint=hint)
+
+
+def _other_format(source: SourceConfig, *, index: int, kinds: Collection[SampleKind]) -> str:
+    """What reads the rows of a source as ones of these kinds, where its first row is of such a format, too."""
+    with closing(read(source)) as records:
+        row = next((record.row for record in records if record.row), {})
+    format = None if source.fields else extra_of(row, kinds)
+    return f"--set data.sources.{index}.format={format.name}" if format else ""
 
 
 def check_held_out_kinds(config: RunConfig, kinds: Sequence[SampleKind]) -> None:

@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from loradock.catalog import formats
+from loradock.catalog.samples import SampleKind
 from loradock.data.formats.base import (
     Completion,
     Conversation,
@@ -49,6 +50,7 @@ __all__ = [
     "Undetected",
     "convert_row",
     "detect",
+    "extra_of",
     "named",
     "renamed",
 ]
@@ -74,18 +76,20 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     """
     mapping = mapping or {}
     by_field = renamed(mapping, row)
-    fields = frozenset(by_field)
-    formats_of_row = [
-        format
-        for format in FORMATS
-        if set(mapping).issubset(format.fields)
-        and format.detect(fields)
-        and (format.fits is None or format.fits(by_field))
-    ]
+    formats_of_row = [each for each in FORMATS if set(mapping).issubset(each.fields) and _fits(each, by_field)]
     for first in formats_of_row[:1]:
         plain = (format for format in formats_of_row if format.kind == "rows" and _takes(format, by_field))
         return next(plain, first) if first.is_extra else first
     raise undetected(shown_for(row), row, mapping=mapping, index=index)
+
+
+def extra_of(row: Row, kinds: Collection[SampleKind]) -> Format | None:
+    """The format of one of the kinds that the row is of, too, where it is taken for one of another (`is_extra`)."""
+    return next((format for format in FORMATS if format.is_extra and format.kind in kinds and _fits(format, row)), None)
+
+
+def _fits(format: Format, row: Row) -> bool:
+    return format.detect(frozenset(row)) and (format.fits is None or format.fits(row))
 
 
 def _takes(format: Format, row: Row) -> bool:
