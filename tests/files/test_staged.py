@@ -240,3 +240,19 @@ def test_without_a_lock_to_tell_its_age_does(tmp_path: Path) -> None:
     with staged.in_cache(tmp_path):
         assert not old.exists()
         assert fresh.exists()
+
+
+def test_a_private_folder_is_gone_though_one_removal_of_a_file_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unlink, failures = os.unlink, [OSError(errno.EIO, "Input/output error")]
+
+    def fails_once(path: Any, **options: Any) -> None:
+        if failures:
+            raise failures.pop()
+        unlink(path, **options)
+
+    with staged.in_cache(tmp_path):
+        monkeypatch.setattr(os, "unlink", fails_once)
+    assert not failures
+    assert not list(tmp_path.iterdir())

@@ -27,6 +27,8 @@ from loradock.files import atomic_io, lock
 from loradock.files.system_errors import storage_error
 
 STAGE, LOCK = ".staged-", "lock"
+REMOVALS = 2
+"""Of a private folder: a system call that fails once leaves the rest of it, until another process fills the cache."""
 STALE_SECONDS = 24 * 3600
 """After which a private folder is removed whose lock says nothing."""
 
@@ -99,7 +101,8 @@ def in_cache(directory: Path) -> Iterator[Path]:
             try:
                 yield place
             finally:
-                shutil.rmtree(place, ignore_errors=True)
+                for _ in range(REMOVALS):
+                    shutil.rmtree(place, ignore_errors=True)
             return
 
 
