@@ -1,4 +1,4 @@
-"""What `train` takes from before: good verdicts, while nothing changed that they depend on; 34 changes, each found."""
+"""What `train` takes from before: good verdicts, while nothing changed that they depend on; 36 changes, each found."""
 
 from __future__ import annotations
 
@@ -139,6 +139,7 @@ def setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Setting:
     model = tmp_path / "model"
     model.mkdir()
     (model / "config.json").write_text('{"num_attention_heads": 4}')
+    (model / "model.safetensors").write_bytes(b"weights")
     package = tmp_path / "loradock"
     shutil.copytree(Path(loradock.__file__).parent / "files", package)
     (package / "__init__.py").touch()
@@ -197,7 +198,7 @@ def put_module(setting: Setting) -> None:
 
 Change = Callable[[Setting], object]
 ALL = {check.name for check in KEPT}
-LOADING = ALL - {"lock"}
+LOADING = ALL - {"lock", "model-weights"}
 COMPUTING = {
     "collective",
     "dtypes",
@@ -208,7 +209,7 @@ COMPUTING = {
     "attention-kernels",
     "training",
 }
-OF_MODEL = {"builds", "experts", "triton", "quantised-linear", "attention-kernels", "training"}
+OF_MODEL = {"builds", "model-weights", "experts", "triton", "quantised-linear", "attention-kernels", "training"}
 
 
 def text(path: str, value: str) -> Change:
@@ -267,6 +268,12 @@ CHANGES: dict[str, tuple[str, set[str], Change]] = {
     "a variable of NCCL": ("variables", LOADING, variable("NCCL_P2P_DISABLE", "1")),
     "another model": ("model", OF_MODEL, lambda s: setattr(s, "shape", AttentionShape(heads=8))),
     "the model's config.json": ("model", OF_MODEL, lambda s: overwrite(s.folder / "model" / "config.json")),
+    "the weights, size and time as before": (
+        "weights",
+        {"model-weights"},
+        lambda s: overwrite(s.folder / "model" / "model.safetensors", restores_times=True),
+    ),
+    "a shard less": ("weights", {"model-weights"}, lambda s: (s.folder / "model" / "model.safetensors").unlink()),
     "another storage": ("model", OF_MODEL, lambda s: s.section("model", quantization="none")),
     "another dtype": ("device", COMPUTING | {"builds"}, lambda s: s.section("model", compute_dtype="float16")),
     "two processes": ("device", COMPUTING | {"builds"}, facts(world_size=2)),

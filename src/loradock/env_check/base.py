@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loradock.errors import EnvironmentUnfit, LoradockError
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import AttentionShape, Facts, ModelFacts
 from loradock.machine import Host
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ Severity = Literal["ok", "warning", "error"]
 # fmt: off
 Subject = Literal[
     "files", "python", "code", "machine", "limits", "user", "libraries", "gpus", "variables",
-    "device", "model", "optimizer", "engine", "trackers", "moment",
+    "device", "model", "weights", "optimizer", "engine", "trackers", "moment",
 ]
 # fmt: on
 """What a verdict may depend on; `subjects.py` says what each is, and how it is now."""
@@ -86,7 +86,7 @@ class Intent:
     are the folders of run directories, prepared data and temporary files; they need not exist yet. `attention` is the
     shape of the configured model's attention, or that of a common one; `has_experts`: it is a mixture. `plan`
     is None where none was made yet. `digests` is the folder that keeps those of unchanged files from run to run, None
-    where every file is to be read.
+    where every file is to be read. `base_facts` are those of the configured base, where they are known already.
     """
 
     output: Path
@@ -97,6 +97,7 @@ class Intent:
     config: RunConfig | None = None
     plan: Plan | None = None
     digests: Path | None = None
+    base_facts: ModelFacts | None = None
 
     @property
     def folders(self) -> dict[str, Path]:
@@ -127,7 +128,8 @@ class Check:
 
     `needs` leaves a check out where there is no GPU ("gpu") or no configuration ("config"). `limit_seconds` bounds
     it; one above the `quick` level also pays for the imports that it is the first to need. `is_beside` gives a long one
-    that needs no such imports a process of its own beside the others. `depends_on` names all that its verdict follows
+    that needs no such imports a process of its own beside the others, and one that `needs_no_torch` with what is known
+    already is quick. `depends_on` names all that its verdict follows
     from: while that is as it was, `train` takes a good verdict of before. One about the moment is always computed.
     """
 
@@ -139,12 +141,17 @@ class Check:
     needs: Literal["nothing", "gpu", "config"] = "nothing"
     limit_seconds: float = 15.0
     is_beside: bool = False
+    needs_no_torch: Callable[[Intent], bool] | None = None
     depends_on: tuple[Subject, ...] = ("moment",)
 
     @property
     def computes(self) -> bool:
         """True where it takes seconds of computing: a run makes it last, once its data and its plan are known."""
         return self.group == "compute" or self.is_beside
+
+    def level_with(self, plan: Intent) -> Level:
+        """The level at which it runs."""
+        return "quick" if self.needs_no_torch and self.needs_no_torch(plan) else self.level
 
     def applies(self, facts: Facts, plan: Intent) -> bool:
         """False where there is nothing to look at."""

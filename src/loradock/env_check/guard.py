@@ -11,8 +11,9 @@ from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, examine
 from loradock.env_check.intent import cache_of_machine
 from loradock.env_check.kept import Kept
-from loradock.facts import Facts
+from loradock.facts import Facts, ModelFacts
 from loradock.machine import Host
+from loradock.model import hub_cache, kept_facts
 from loradock.plan.plan import Plan
 
 
@@ -44,6 +45,7 @@ class Guard:
 
     def look(self) -> dict[str, Any]:
         """All that needs no computing; what was found, for run.json. Raises where the machine cannot train."""
+        self.plan = replace(self.plan, base_facts=None if self.is_full else self._base_facts())
         examination = examine(
             host=self.host,
             facts=self.facts,
@@ -76,6 +78,14 @@ class Guard:
         self.shown.examined(combined)
         combined.refuse()
         return combined.summary()
+
+    def _base_facts(self) -> ModelFacts | None:
+        """Those of the configured base, where they are known and its files are here."""
+        if self.plan.config is None:
+            return None
+        model = self.plan.config.model
+        directory = hub_cache.directory_of(model.name, model.revision, environ=self.host.environ)
+        return kept_facts.known(self.plan.config, directory) if directory else None
 
     def _kept(self, intent: Intent) -> Kept:
         return Kept(cache_of_machine(self.host), (self.host, self.facts, intent), is_full=self.is_full)

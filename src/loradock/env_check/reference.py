@@ -23,8 +23,9 @@ HEAD = """\
 `train` makes the quick and compute levels and refuses on an error: what needs no computing first, then the model's
 files and the data, and what computes (the group `compute`, and `lock` beside it) once the plan is known, with the
 attention and the optimiser that were decided on. A check that found nothing wrong is not recomputed while all that it
-depends on is as it was (files, Python, own code, boot, limits, driver, GPUs, variables, model), for a week at most; a
-line at the start and `run.json` (`env_check.kept`) say what was taken from where, and why the rest was computed.
+depends on is as it was (files, Python, own code, boot, limits, driver, GPUs, variables, the model and its files), for a
+week at most; a line at the start and `run.json` (`env_check.kept`) say what was taken from where, and why the rest was
+computed. The memory for a base that a run has opened before is estimated by what was counted then (`model-facts.json`).
 `--full-env-check` computes all, as `env-check` does each time; `--skip-env-check` is recorded. A finding is an error
 only where the run would use what is wrong. A check that breaks by itself is undecided: a warning that says what to
 report. The exit code is that of the first error found, 0 where there is none. What each fault looks like, with its

@@ -35,7 +35,7 @@ def run(
     looked: list[Looked] = []
     applying = [check for check in checks if check.applies(facts, plan)]
     for level in LEVELS:
-        for look in _of_level([check for check in applying if check.level == level], machine, level):
+        for look in _of_level([check for check in applying if check.level_with(plan) == level], machine, level):
             looked.append(_hidden(look, hide))
             if progress:
                 progress(looked[-1])

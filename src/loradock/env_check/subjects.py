@@ -176,6 +176,14 @@ def model(host: Host, facts: Facts, plan: Intent) -> Any:
     return asdict(plan.attention), section.model_dump(mode="json"), published
 
 
+def weights(host: Host, facts: Facts, plan: Intent) -> Any:
+    """The base's directory and its files' marks; None where one was changed just now, or it comes with code."""
+    if plan.config is None or plan.config.model.trust_remote_code:
+        return None
+    directory = hub_cache.directory_of(plan.config.model.name, plan.config.model.revision, environ=host.environ)
+    return directory and [str(directory), marks.below(str(directory))]
+
+
 def optimizer(host: Host, facts: Facts, plan: Intent) -> Any:
     """As planned, else as configured."""
     setting = plan.config.train.optimizer if plan.config else "auto"
@@ -211,6 +219,7 @@ SUBJECTS: dict[Subject, tuple[str, Callable[[Host, Facts, Intent], Any]]] = {
     "variables": ("environment variables", variables),
     "device": ("device or processes", device),
     "model": ("the model", model),
+    "weights": ("the model's files", weights),
     "optimizer": ("the optimiser", optimizer),
     "engine": ("engine or attention", engine),
     "trackers": ("the trackers", trackers),

@@ -42,22 +42,41 @@ def inspect(config: RunConfig) -> tuple[BaseModel, ModelFacts]:
 
     Raises what these raise; what is refused is not kept.
     """
-    file = cache_directory(None).parent / NAME
     directory = description.directory_of(config.model)
-    key = None if config.model.trust_remote_code else key_of(config, directory)
-    if key and (entry := read(file).get(key)) and marks.is_recent(entry["at_ns"]):
-        return description.describe_for_rows(config.model), FACTS.validate_python(entry["facts"])
+    if facts := known(config, directory):
+        return description.describe_for_rows(config.model), facts
     from loradock.model import shape
 
     base = description.describe(config.model)
     facts = shape.inspect(base, config)
-    if key:
-        write(file, key, facts)
+    keep(config, directory, facts)
     return base, facts
 
 
+def known(config: RunConfig, directory: Path) -> ModelFacts | None:
+    """The facts of the configured base, which lies there; None where they have to be computed."""
+    key = key_of(config, directory)
+    entry = read(_file()).get(key) if key else None
+    return FACTS.validate_python(entry["facts"]) if entry and marks.is_recent(entry["at_ns"]) else None
+
+
+def keep(config: RunConfig, directory: Path, facts: ModelFacts) -> None:
+    """Keep what was computed."""
+    if key := key_of(config, directory):
+        write(_file(), key, facts)
+
+
+def _file() -> Path:
+    return cache_directory(None).parent / NAME
+
+
 def key_of(config: RunConfig, directory: Path) -> str | None:
-    """A digest of all that the facts depend on; None where it cannot be told: a file was changed just now."""
+    """A digest of all that the facts depend on.
+
+    None where it cannot be told: a file was changed just now, or the base comes with code.
+    """
+    if config.model.trust_remote_code:
+        return None
     try:
         files = {str(path): marks.mark_of(str(path)) for path in sorted(directory.iterdir())}
         weight_files = marks.marks_of(map(str, weights.resolve(directory, list[Problem]())))

@@ -12,7 +12,7 @@ from loradock.data.read import other_files
 from loradock.data.sources import held_out_files
 from loradock.distributed import collectives
 from loradock.facts import Facts, ModelFacts
-from loradock.model import lengths, shape, source, untrained, whole
+from loradock.model import kept_facts, lengths, shape, source, untrained, whole
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training import continued
 from loradock.training.checkpoint.manifest import open_checkpoint
@@ -95,6 +95,8 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
         base = source.find(config.model, on_bytes=context.watchdog.beat)
         tokenizer = open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
         model = shape.inspect(base, config)
+        if context.facts.rank == 0:
+            kept_facts.keep(config, base.directory, model)
         unused = whole.check(base)
         if unused:
             context.view.note(f"warning: {len(unused)} tensors of the base are not used: {', '.join(unused[:SHOWN])}")

@@ -17,7 +17,9 @@ from loradock import demo
 from loradock.env_check.base import Finding
 from loradock.env_check.intent import intent
 from loradock.env_check.model import model_memory
-from loradock.machine import Host
+from loradock.machine import Host, marks
+from loradock.model import kept_facts, shape
+from loradock.model.description import describe
 
 BASE = Path(demo.__file__).parent / "base"
 # The public config.json of Llama-3-70B; its weights are 70,553,706,496 in bfloat16.
@@ -208,3 +210,23 @@ def test_a_mode_of_several_processes_is_judged_for_them_where_this_one_is_alone(
     (launched,) = model_memory.look(Host(), replace(alone, world_size=4), intent(Host(), wanted))
     assert launched.severity == "ok"
     assert launched.measured["needed_bytes"] < fits.measured["needed_bytes"]
+
+
+def test_a_base_that_was_looked_at_before_is_judged_the_same_and_not_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = config(model={"name": str(BASE)}, device="cpu")
+    alone = replace(machine(), gpus=(), world_size=1, local_world_size=None)
+    here = intent(Host(), wanted)
+    opened = model_memory.look(Host(), alone, here)
+    monkeypatch.setenv("LORADOCK_CACHE", str(tmp_path))
+    monkeypatch.setattr(marks, "SETTLED_NS", 0)
+    kept_facts.keep(wanted, BASE, shape.inspect(describe(wanted.model), wanted))
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("the base was opened")
+
+    monkeypatch.setattr(shape, "inspect", refuse)
+    known = replace(here, base_facts=kept_facts.known(wanted, BASE))
+    assert (model_memory.CHECK.level_with(here), model_memory.CHECK.level_with(known)) == ("compute", "quick")
+    assert model_memory.look(Host(), alone, known) == opened

@@ -31,23 +31,35 @@ LOOKED_AT = ("device", "compute_dtype", "parallel", "cpu_offload", "engine", "at
 def look(host: Host, facts: Facts, plan: Intent) -> list[Finding]:
     """The model is built without weights, so that layers and targets are counted and not guessed."""
     assert plan.config is not None
-    from loradock.model import lengths, shape
+    from loradock.model import lengths
 
     config = plan.config
     try:
-        base = find(host, config)
+        model = plan.base_facts or counted(host, config)
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
-    if base is None:
+    if model is None:
         return [ok("not estimated: the model's files are not all here")]
     try:
-        model = shape.inspect(base, config)
         length = lengths.longest_row(config.data.max_length, model)
         launched, warnings = as_launched(config, facts)
         findings = judge(config, facts=launched, model=model, length=length, on_gpu=plan.uses_gpu(facts))
         return [*findings, *warnings]
     except LoradockError as wrong:
         return refusal(wrong, remedy=remedy_for(wrong, config, facts))
+
+
+def is_known(plan: Intent) -> bool:
+    """Whether the base was looked at before, and is as it was."""
+    return plan.base_facts is not None
+
+
+def counted(host: Host, config: RunConfig) -> ModelFacts | None:
+    """The base's facts, None where its files are not all here. Raises ModelError for one that cannot be trained."""
+    from loradock.model import shape
+
+    base = find(host, config)
+    return shape.inspect(base, config) if base else None
 
 
 def as_launched(config: RunConfig, facts: Facts) -> tuple[Facts, list[Finding]]:
@@ -190,5 +202,6 @@ CHECK = Check(
     look=look,
     level="compute",
     needs="config",
+    needs_no_torch=is_known,
     limit_seconds=90,
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.env_check.base import Check, Finding, Intent, ok, warning
+from loradock.env_check.base import ON_DISK, Check, Finding, Intent, ok, warning
 from loradock.env_check.model.base import download_to
 from loradock.env_check.model.refusal import refusal
 from loradock.errors import LoradockError
@@ -38,5 +38,6 @@ CHECK = Check(
     look=look,
     level="compute",
     needs="config",
+    depends_on=(*ON_DISK, "model", "weights"),
     limit_seconds=90,
 )
