@@ -9,10 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from click.testing import CliRunner
 from whole_runs import train
 
 from loradock.commands.runs import runs
+from loradock.errors import InputMissing
 
 
 def write(folder: Path, record: Any, **status: Any) -> Path:
@@ -50,3 +52,15 @@ def test_every_run_below_a_directory_is_told_with_its_state_steps_and_loss(
 
 def test_a_directory_without_runs_says_so(tmp_path: Path) -> None:
     assert CliRunner().invoke(runs, [str(tmp_path)]).output == f"no run in {tmp_path}\n"
+
+
+@pytest.mark.parametrize(("has_runs", "hint"), [(True, "hint: loradock runs"), (False, "hint: give the directory")])
+def test_a_directory_that_is_not_there_is_answered_with_where_runs_are(
+    has_runs: bool, hint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if has_runs:
+        (tmp_path / "runs").mkdir()
+    with pytest.raises(InputMissing, match="directory list does not exist") as refused:
+        CliRunner().invoke(runs, ["list"], catch_exceptions=False)
+    assert f"hint: {refused.value.hint}".startswith(hint)

@@ -9,14 +9,20 @@ from pathlib import Path
 import click
 
 from loradock.commands.paths import LocalPath
+from loradock.errors import InputMissing
 from loradock.training.run_dir.listing import Listed, listed
+
+USUAL = "runs"
 
 
 @click.command()
-@click.argument("directory", default="runs", type=LocalPath(exists=True, file_okay=False))
+@click.argument("directory", default=USUAL, type=LocalPath(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
 def runs(directory: Path, *, as_json: bool) -> None:
     """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only."""
+    if not directory.exists():
+        hint = "loradock runs" if Path(USUAL).is_dir() else "give the directory that train had as --output"
+        raise InputMissing(f"directory {directory} does not exist", hint=hint)
     listing = listed(directory)
     if as_json:
         click.echo(json.dumps([asdict(run) for run in listing], indent=2))
