@@ -80,12 +80,12 @@ class Child:
         check = self._check
         try:
             if self._has_answered():
-                findings = self._pipe.recv()
-            else:
-                self.is_lost = True
-                findings = (_unanswered(check, f"the check did not end within {check.limit_seconds:g} s"),)
+                findings, seconds = self._pipe.recv()
+                return Looked(check=check, findings=findings, seconds=seconds)
+            findings = (_unanswered(check, f"the check did not end within {check.limit_seconds:g} s"),)
         except (EOFError, OSError):
-            self.is_lost, findings = True, (self._died(check),)
+            findings = (self._died(check),)
+        self.is_lost = True
         return Looked(check=check, findings=findings, seconds=time.monotonic() - self._began)
 
     def _has_answered(self) -> bool:
@@ -152,7 +152,9 @@ def _serve(pipe: Connection, machine: Machine) -> None:
             check = pipe.recv()
         except EOFError:
             return
-        pipe.send(_look(check, machine))
+        began = time.monotonic()
+        findings = _look(check, machine)
+        pipe.send((findings, time.monotonic() - began))
 
 
 def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:
