@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from loradock.facts import DataFacts
 from loradock.plan.context import Context, asked
 from loradock.plan.knobs.steps import per_epoch
 from loradock.plan.plan import NOT_APPLICABLE, Decision
@@ -24,11 +25,16 @@ def decide(context: Context) -> Decision[str]:
         return Decision(name=NAME, value=AS_IT_COMES, why="data.repeat_first measures a step as the first epoch has it")
     if repeated_share(context) == 0:
         return Decision(name=NAME, value=AS_IT_COMES, why="no answer comes twice")
-    size = context.data.train_rows * VALUE_BYTES
+    size = kept_bytes(context.data)
     why = f"each answer's log-probability is computed in its first epoch, and lies in the checkpoints ({size:,} bytes)"
     if not is_every_pass(context):
         why += "; those of mismatched answers are computed each time, since every epoch mixes others"
     return Decision(name=NAME, value=KEPT, why=why)
+
+
+def kept_bytes(data: DataFacts) -> int:
+    """What is kept takes in each checkpoint."""
+    return data.train_rows * VALUE_BYTES
 
 
 def has_reference(context: Context) -> bool:
