@@ -17,7 +17,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-OURS = {"ours": "true", "ours, prompt twice": "false"}
+KEPT = "ours, second epoch"
+OURS = {
+    "ours": ("preference.keep_reference=false",),
+    KEPT: (),
+    "ours, prompt twice": ("preference.keep_reference=false", "preference.share_prompts=false"),
+}
+"""Each with its settings; in the second epoch the reference is known, which the warm-up step computed."""
 TRL, PRECOMPUTED = "TRL", "TRL, reference precomputed"
 ARMS = (*OURS, TRL, PRECOMPUTED)
 RANK, ALPHA, LEARNING_RATE = 16, 32, 1e-4
@@ -26,7 +32,7 @@ Step = Callable[[], float]
 """One optimiser step: its loss."""
 
 
-def ours(folder: Path, shares: str, around: ExitStack) -> Step:
+def ours(folder: Path, chosen: tuple[str, ...], around: ExitStack) -> Step:
     """`loradock train` up to its loop, whose steps are made one by one; what is not set the plan decides."""
     import torch
 
@@ -42,7 +48,6 @@ def ours(folder: Path, shares: str, around: ExitStack) -> Step:
     pairs = len((folder / "pairs.jsonl").read_text("utf-8").splitlines())
     settings = {
         "objective": "preference",
-        "preference.share_prompts": shares,
         "device": "cpu",
         "engine": "fast",
         "lora.rank": RANK,
@@ -58,7 +63,7 @@ def ours(folder: Path, shares: str, around: ExitStack) -> Step:
     }
     loaded = load(
         None,
-        overrides=[f"{name}={value}" for name, value in settings.items()],
+        overrides=[*(f"{name}={value}" for name, value in settings.items()), *chosen],
         shortcuts={"--model": str(folder / "base"), "--data": [str(folder / "pairs.jsonl")]},
     )
     (scratch / "run").mkdir()
@@ -135,8 +140,8 @@ def main() -> None:
     os.dup2(2, 1)  # what libraries print
     folder, arm = Path(sys.argv[1]), sys.argv[2]
     with ExitStack() as around:
-        shares = OURS.get(arm)
-        step = ours(folder, shares, around) if shares else trl(folder, around, is_precomputed=arm == PRECOMPUTED)
+        is_precomputed = arm == PRECOMPUTED
+        step = ours(folder, OURS[arm], around) if arm in OURS else trl(folder, around, is_precomputed=is_precomputed)
         gc.collect()
         gc.freeze()
         print(json.dumps({"ready": arm}), file=stream, flush=True)

@@ -202,6 +202,7 @@ def test_a_training_that_is_not_here_is_refused_and_imports_once_its_key_is_remo
     ("trl", {"loss_type": "kto", "beta": 0.2}, ("kto", 0.2, "auto", None)),
     ("trl", {"desirable_weight": 1.3}, ("kto", 0.1, "auto", None)),
     ("trl", {"loss_type": ["sigmoid"], "beta": 0.2, "rpo_alpha": 1.0}, ("dpo", 0.2, 1.0, None)),
+    ("trl", {"loss_type": ["sigmoid"], "precompute_ref_log_probs": True}, ("dpo", 0.1, "auto", None)),
     ("trl", {"loss_type": "ipo"}, ("ipo", 0.1, "auto", None)),
     ("trl", {"loss_type": ["hinge"]}, ("hinge", 0.1, "auto", None)),
     ("trl", {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0], "beta": 0.2},
@@ -216,9 +217,11 @@ def test_a_training_by_preferences_is_one_of_ours(
     tool: str, given: dict[str, Any], expected: tuple[Any, ...], tmp_path: Path
 ) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text(imported(written(tmp_path, tool, given)).text)
+    result = imported(written(tmp_path, tool, given))
+    file.write_text(result.text)
     config = load(file, needs_inputs=False).config
     of = config.preference
+    assert "precompute_ref_log_probs" not in result.left  # ours are kept anyway
     assert expected[3] is None or not {"rank:", "alpha:", "targets:"} & {*file.read_text().split()}  # the adapter's own
     assert not any(source.format in ("messages", "alpaca", "sharegpt") for source in config.data.sources)
     assert config.objective == "preference"

@@ -128,7 +128,7 @@ def test_passes_of_a_reference_are_counted_in_the_time(loss: str, passes: int, b
     """A forward pass is a third of a step's passes; kto runs answers under the reference, and mismatched ones twice."""
     seconds: list[float] = []
     for settings in (("objective=supervised",), ("objective=preference", f"preference.loss={loss}")):
-        overrides = [*settings, "train.max_steps=200"]
+        overrides = [*settings, "train.max_steps=50"]
         found = load(None, overrides=overrides, shortcuts={"--model": str(base), "--data": ["rows.jsonl"]}).config
         data = replace(described_facts(found, 1600, 200, 400, length=512), together=1)
         seconds.append(audit(found, planner.machine_with("a10"), facts(found), data).finish.seconds / data.tokens)

@@ -179,6 +179,8 @@ def _preference_keys(config: RunConfig) -> Iterator[KeyProblem]:
     is_used = config.objective_spec.owns("preference.loss")
     if is_used and not any(engine.shares_prompts for engine in engines.eligible(config.engine)):
         yield _idle("preference.share_prompts", f"engine {config.engine} computes each answer with its prompt")
+    if is_used and not config.plain_passes:
+        yield _idle("preference.keep_reference", f"preference.loss {config.preference.formula} has no reference")
     for key in OWN_KEYS if is_used else ():
         if not any(key in LOSSES[name].keys for name in names):
             readers = [each for each, loss in LOSSES.items() if key in loss.keys]

@@ -94,6 +94,7 @@ class Plan:
     tf32: Decision[bool]
     compile: Decision[str]
     steps: Decision[int]
+    reference: Decision[str]
     cadence: Decision[Cadence]
     memory_bytes: dict[str, int]
     model: ModelFacts

@@ -126,6 +126,7 @@ class Loop:
         job, train = self.job, self.job.config.train
         self.pace = Pace(next(job.model.parameters()).device)
         self.backend.begin(job, self.pace, self.emit)
+        job.objective.begin(self.backend)
         self.losses = torch.zeros(1 + len(job.objective.parts), device=self.backend.device)
         self.measured = torch.zeros_like(self.losses)
         total_steps = len(job.steps)

@@ -17,6 +17,7 @@ from loradock.machine import host_memory
 from loradock.model import adapters, export, load, source
 from loradock.model.opening import Opening
 from loradock.plan import planner
+from loradock.plan.knobs import reference
 from loradock.plan.plan import Plan
 from loradock.training import continued, device_memory, packing_check
 from loradock.training.backends import backend_named
@@ -218,6 +219,7 @@ def check_disk_space(context: RunContext, job: Job) -> None:
     size = disk_space.checkpoint_bytes(
         count, optimizer=job.plan.optimizer.value, tensors=len(chosen), processes=job.world_size
     )
+    size += reference.kept_bytes(job.plan.data) if job.plan.reference.value == reference.KEPT else 0
     done = job.resume.step if job.resume else 0
     line = disk_space.before_run(
         job.directory,

@@ -18,7 +18,8 @@ from faults.campaign.processes import ENVIRONMENT, Process
 from faults.campaign.subjects import STEPS, Inputs, Subject, adapter_bytes, environment, steps_in
 
 ROWS = {"rows.jsonl": 70, "more.jsonl": 30}
-PAIRS = "pairs.jsonl"
+PAIRS, PAIR_ROWS = "pairs.jsonl", 60
+"""So many that runs of both losses begin a second epoch, in which the reference is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,9 +126,7 @@ def make_inputs(folder: Path) -> Inputs:
         tiny.make_llama(inputs.model)
         for seed, file in enumerate(inputs.rows):
             tiny.write_rows(file, rows=ROWS[file.name], seed=seed)
-        answers = [
-            (f"{number} stones {number % 7}", " lamp" * (1 + number % 5)) for number in range(sum(ROWS.values()))
-        ]
+        answers = [(f"{number} stones {number % 7}", " lamp" * (1 + number % 5)) for number in range(PAIR_ROWS)]
         pairs = [{"prompt": prompt, "chosen": answer, "rejected": " cat, stone"} for prompt, answer in answers]
         inputs.pairs.write_text("".join(f"{json.dumps(pair)}\n" for pair in pairs), "utf-8")
 

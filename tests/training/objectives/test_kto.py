@@ -204,7 +204,7 @@ def test_a_run_with_dropout_continues_to_the_bit(engine: str, base: Path, many: 
 def test_two_processes_give_the_losses_and_evaluations_of_one(
     base: Path, many: Path, tmp_path: Path, forking: Forking
 ) -> None:
-    words = ["--model", str(base), "--data", str(many), "--max-steps", "3", "--set", f"data.cache={tmp_path}"]
+    words = ["--model", str(base), "--data", str(many), "--max-steps", "5", "--set", f"data.cache={tmp_path}"]
     settings = (*SETTINGS, "data.validation=5", "evaluation.every=3", "train.micro_batch=3", "train.workers=0")
     words += [word for setting in settings for word in ("--set", setting)]
     one = forking.run(tmp_path, "train", *words, "--output", "one", unchecked("one process"))

@@ -7,10 +7,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from faults.forking import Forking
 from jobs import job_of, trained
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
@@ -135,7 +137,7 @@ def row(chosen: list[int], first: int, rejected: list[int], also_first: int) -> 
     return made
 
 
-def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, relative: float) -> None:
+def compare(ours: Sequence[StepResult | SimpleNamespace], theirs: Sequence[dict[str, Any]], *, relative: float) -> None:
     assert [each.loss for each in ours] == pytest.approx([each["loss"] for each in theirs], rel=relative, abs=relative)
     norms = [each["grad_norm"] for each in theirs]
     assert [each.grad_norm for each in ours] == pytest.approx(norms, rel=50 * relative)
@@ -201,6 +203,42 @@ def test_another_architecture_padded_and_packed_in_small_micro_batches(
     whole = ("engine=peft", "train.packing=false", "train.micro_batch=16")
     theirs = of_trl(job(tmp_path / "theirs", *whole, model=bases["gpt2"], data=pairs), tmp_path / "trl", loss="dpo")
     compare(ours, theirs, relative=OTHER_ORDER)
+
+
+IN_TWO = """
+import os, sys
+from pathlib import Path
+sys.path.insert(0, {here!r})
+from objectives.trl_ranks import main
+main(Path.cwd())
+os._exit(0)
+"""
+
+
+@pytest.mark.full
+def test_two_processes_are_two_of_the_unmodified_dpo_trainer(
+    bases: dict[str, Path], pairs: Path, tmp_path: Path, forking: Forking
+) -> None:
+    """Each has a half of the pairs; a step is the mean over both."""
+    model = bases["llama"]
+    found = documents(job(tmp_path / "rows", "engine=peft", model=model, data=pairs).steps[0])
+    whole = (*SETTINGS, f"train.max_steps={STEPS}")
+    engines = {
+        "peft": (*whole, "engine=peft", "train.packing=false", f"train.micro_batch={PAIRS}"),
+        "fast": (*whole, "engine=fast", "train.micro_batch=2"),
+    }
+    rows = [row(*found[2 * n], *found[2 * n + 1]) for n in range(PAIRS)]
+    asked = {"model": str(model), "data": str(pairs), "engines": engines, "rows": rows}
+    (tmp_path / "asked.json").write_text(json.dumps(asked), "utf-8")
+    more = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+    code = IN_TWO.format(here=str(Path(__file__).parents[1]))
+    ranks = [forking.start(tmp_path, code=code, RANK=str(each), LOCAL_RANK=str(each), **more) for each in (0, 1)]
+    assert [each.finish() for each in ranks] == [0, 0], "".join(each.text() for each in ranks)
+    made = json.loads((tmp_path / "found.json").read_text("utf-8"))
+    assert len(made["trl"]) == STEPS
+    for engine in engines:
+        relative = 3 * RELATIVE if engine == "peft" else OTHER_ORDER
+        compare([SimpleNamespace(**line) for line in made[engine]], made["trl"], relative=relative)
 
 
 def test_a_base_in_float32_of_another_family_by_both_engines(
@@ -291,7 +329,7 @@ def test_a_reference_with_the_adapter_would_be_seen(
     bases: dict[str, Path], pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the first step the model is its reference, so each reward is nothing but what a fault adds."""
-    for engine in ("fast", "peft"):
+    for engine in ("peft", "fast"):
         words = ("lora.dropout=0", f"engine={engine}", "train.max_steps=2")
         made = job(tmp_path / engine, *words, model=bases["llama"], data=pairs)
         made.model.train()
@@ -302,7 +340,7 @@ def test_a_reference_with_the_adapter_would_be_seen(
     with monkeypatch.context() as planted:
         planted.setattr(FastBackend, "reference_model", lambda _: torch.enable_grad())
         _, second = lines(
-            job(tmp_path / "planted", "engine=fast", "train.max_steps=2", model=bases["llama"], data=pairs)
+            job(tmp_path / "planted", *words, "preference.keep_reference=false", model=bases["llama"], data=pairs)
         )
         assert second.parts["reward_margin"] == 0, "a reference that moves along: nothing would be measured"
 

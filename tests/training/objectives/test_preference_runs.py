@@ -89,13 +89,29 @@ Engine.reference_model = killed
 """
 """In the reference's pass of the fourth step, while the adapter that is trained is put aside."""
 
+KILLED_LATER = """
+import os, signal, time
+from pathlib import Path
+from loradock.training.objectives.kept_reference import StepReference
+values_of, known = StepReference.of, []
+def killed(self, places, compute):
+    known.extend([1] * (self.known is not None))
+    while len(known) == 2 and not Path("killed/checkpoints/checkpoint-6").exists():
+        time.sleep(0.01)
+    if len(known) == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return values_of(self, places, compute)
+StepReference.of = killed
+"""
+"""In the second step of the second epoch, whose values of the reference are known."""
+
 
 @pytest.mark.parametrize(("module", "name"), [("fast.backend", "FastBackend"), ("peft.backend", "PeftBackend")])
 def test_a_run_that_is_killed_in_the_references_pass_ends_with_the_undisturbed_bits(
     module: str, name: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result, forking: Forking
 ) -> None:
     settings = (*PREFERRING, f"engine={module.partition('.')[0]}", "train.micro_batch=8", "logging.every=1")
-    settings += (f"lora.adapter={begun.directory}",)
+    settings += (f"lora.adapter={begun.directory}", "train.max_steps=9")
     words = [word for setting in settings for word in ("--set", setting)]
     inputs = ("--model", str(llama), "--data", str(pairs), *words, unchecked("the same run, three times"))
     whole = forking.run(tmp_path, "train", *inputs, "--output", "whole")
@@ -103,10 +119,13 @@ def test_a_run_that_is_killed_in_the_references_pass_ends_with_the_undisturbed_b
     code = KILLED.replace("{module}", module).replace("{name}", name)
     cut = forking.start(tmp_path, "train", *inputs, "--output", "killed", code=code)
     assert cut.finish() == -signal.SIGKILL, cut.text()
+    cut = forking.start(tmp_path, "train", *inputs, "--output", "killed", code=KILLED_LATER)
+    assert cut.finish() == -signal.SIGKILL, cut.text()
+    assert "continuing from checkpoint-2" in cut.text()
     again = forking.run(tmp_path, "train", *inputs, "--output", "killed")
     assert again.returncode == 0, again.stderr
     record = json.loads((tmp_path / "killed" / "run.json").read_text("utf-8"))
-    assert record["resumed_from"] == "checkpoint-2"
+    assert record["resumed_from"] == "checkpoint-6"
     adapters = [tmp_path / run / "adapter" / "adapter_model.safetensors" for run in ("whole", "killed")]
     assert adapters[0].read_bytes() == adapters[1].read_bytes()
 

@@ -54,6 +54,7 @@ PAIRS, STEPS, RELATIVE = 8, 20, 1e-6
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPES: dict[str, dict[str, Any]] = {
     "llama": SMALL,
+    "mistral": {**SMALL, "num_key_value_heads": 2, "sliding_window": 12},
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 SETTINGS = (
@@ -128,7 +129,10 @@ def of_trl(made: Job, folder: Path, *, base: Path, center: float, has_margins: b
         bnb_4bit_use_double_quant=True,
         bnb_4bit_compute_dtype=torch.float32,
     )
-    whole = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, quantization_config=nf4)
+    form: dict[str, Any] = {"quantization_config": nf4}
+    if made.config.model.quantization == "none":
+        form = {"dtype": torch.float32}
+    whole = AutoModelForSequenceClassification.from_pretrained(base, num_labels=1, **form)
     theirs = PeftModel.from_pretrained(whole, str(folder / "adapter"), is_trainable=True)
     options = RewardConfig(
         **arguments(made, folder, samples=PAIRS), max_length=None, center_rewards_coefficient=center or None
@@ -157,22 +161,29 @@ def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, rel
 
 
 @pytest.mark.parametrize(
-    ("shape", "center", "has_margins"), [("llama", 0.0, False), ("llama", 0.01, True), ("gpt2", 0.01, False)]
+    ("shape", "center", "has_margins", "quantization"),
+    [
+        ("llama", 0.0, False, "nf4"),
+        ("llama", 0.01, True, "nf4"),
+        ("gpt2", 0.01, False, "nf4"),
+        pytest.param("mistral", 0.01, True, "none", marks=pytest.mark.full),
+    ],
 )
 def test_twenty_steps_are_those_of_the_unmodified_reward_trainer(
-    shape: str, center: float, has_margins: bool, bases: dict[str, Path], tmp_path: Path
+    shape: str, center: float, has_margins: bool, quantization: str, bases: dict[str, Path], tmp_path: Path
 ) -> None:
     pairs = written(tmp_path / "pairs.jsonl", rows=PAIRS, has_margins=has_margins)
-    whole = (f"reward.center={center}", "train.micro_batch=16", "engine=peft")
+    common = (f"reward.center={center}", f"model.quantization={quantization}")
+    whole = (*common, "train.micro_batch=16", "engine=peft")
     ours = lines(job(tmp_path / "ours", *whole, model=bases[shape], data=pairs))
     made = job(tmp_path / "theirs", *whole, model=bases[shape], data=pairs)
     theirs = of_trl(made, tmp_path / "trl", base=bases[shape], center=center, has_margins=has_margins)
     assert ours[-1].loss < 0.5 * ours[0].loss
     compare(ours, theirs, relative=2 * RELATIVE)
-    small = (f"reward.center={center}", "train.micro_batch=3", "engine=peft")
+    small = (*common, "train.micro_batch=3", "engine=peft")
     compare(lines(job(tmp_path / "small", *small, model=bases[shape], data=pairs)), theirs, relative=OTHER_ORDER)
-    for micro_batch in (4, 2) if shape == "llama" else ():
-        fast = (f"reward.center={center}", f"train.micro_batch={micro_batch}", "engine=fast")
+    for micro_batch in (4, 2) if shape != "gpt2" else ():
+        fast = (*common, f"train.micro_batch={micro_batch}", "engine=fast")
         packed = lines(job(tmp_path / f"fast-{micro_batch}", *fast, model=bases[shape], data=pairs))
         compare(packed, theirs, relative=OTHER_ORDER)
 

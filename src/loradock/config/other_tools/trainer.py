@@ -290,7 +290,7 @@ NEEDLESS = words(
     "dataloader_pin_memory dataloader_drop_last ddp_find_unused_parameters save_safetensors "
     "greater_is_better overwrite_cache use_liger_kernel include_num_input_tokens_seen "
     "include_tokens_per_second prediction_loss_only ddp_timeout save_only_model log_level "
-    "eval_on_start dataloader_persistent_workers"
+    "eval_on_start dataloader_persistent_workers precompute_ref_log_probs precompute_ref_batch_size"
 )
 """What needs no counterpart: the adapter is the same without it."""
 LACKING = {

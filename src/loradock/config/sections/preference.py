@@ -46,6 +46,13 @@ class PreferenceConfig(Section):
         "draws one mask for it.",
     )
 
+    keep_reference: bool = Field(
+        default=True,
+        description="Keep the reference's log-probability of each answer from its first epoch on, in the checkpoints, "
+        "and of held-out answers from their first evaluation on; false computes them each time. The same to float32's "
+        "rounding.",
+    )
+
     @property
     def losses(self) -> dict[str, float]:
         """What is added, each with its weight: several, or one by its name."""

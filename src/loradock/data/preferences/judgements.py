@@ -137,7 +137,8 @@ class JudgementDraw:
 
     Both are packed or padded in their order.
     The places of the answers in a batch are from 0, those of the mismatched ones behind them in the same order.
-    `relations` of a batch: `desirable` bool [samples], and `learned` int64 [samples], tokens of each answer.
+    `relations` of a batch: `trained` int64 [samples], which of the part's answers they are, `desirable` bool [samples],
+    and `learned` int64 [samples], tokens of each answer.
     """
 
     def __init__(self, prepared: Prepared, *, fitted: Fitted, shape: BatchShape, ranks: Ranks = ALONE) -> None:
@@ -171,6 +172,7 @@ class JudgementDraw:
             for each in batch.micro_batches
         )
         relations = {
+            "trained": samples,
             "desirable": desirable(self._prepared, fitted.rows[samples]),
             "learned": fitted.learned[samples].astype(np.int64),
         }

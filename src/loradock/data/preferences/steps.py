@@ -1,7 +1,8 @@
 """Optimiser steps over preference pairs: a pair is never split between micro-batches.
 
-`relations` of a batch, over all ranks: `learned` int64 [documents] is how many tokens of each answer are learned,
-`margins` float32 [pairs] by how much the chosen ones are better, as the rows say.
+`relations` of a batch, over all ranks: `trained` int64 [documents] says which of the part's documents they are,
+`learned` int64 [documents] how many tokens of each answer are learned, `margins` float32 [pairs] by how much the chosen
+ones are better, as the rows say.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class PreferenceDraw:
             row_ids=self._fitted.pairs[samples],
             documents=len(places),
             relations={
+                "trained": places,
                 "learned": documents.learned[places].astype(np.int64),
                 "margins": self._prepared.margins[documents.rows[places[::A_PAIR]]],
             },

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from loradock.facts import DataFacts
 from loradock.plan import planner, throughput
 from loradock.plan.context import ROW_SPREAD, Context
-from loradock.plan.knobs import held_passes
+from loradock.plan.knobs import held_passes, reference
 from loradock.plan.knobs.cadence import FORWARD_SHARE
 from loradock.plan.memory.widths import widths
 
@@ -59,7 +59,7 @@ def tokens_per_second(baseline: Context) -> float:
 
 def predicted(baseline: Context) -> Prediction:
     """The prediction for a plan on its machine."""
-    forwards = 1 + FORWARD_SHARE * (held_passes.run_twice(baseline) + baseline.config.plain_passes)
+    forwards = 1 + FORWARD_SHARE * (held_passes.run_twice(baseline) + reference.plain_passes(baseline))
     device, host = (forwards * part for part in (_fast(baseline) if baseline.engine.plans_shapes else _peft(baseline)))
     waiting = max(0.0, host - device)
     cadence, passes = baseline.plan.cadence.value, device + waiting

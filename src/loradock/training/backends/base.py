@@ -141,7 +141,7 @@ class Backend(ABC):
 
     def parts(self) -> Stateful:
         """What has a state of its own besides the adapter."""
-        return {"optimizer": self.optimizer, "scaler": self.scaler}
+        return {"optimizer": self.optimizer, "scaler": self.scaler, **self.job.objective.stateful}
 
     @contextmanager
     def saved_parts(self) -> Iterator[Stateful]:

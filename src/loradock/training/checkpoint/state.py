@@ -2,7 +2,7 @@
 
     adapter_model.safetensors   the trainable weights, named as peft names them
     adapter_config.json         peft's own description of the adapter
-    training_state.pt           optimiser, gradient scaler, and each process's random state
+    training_state.pt           optimiser, gradient scaler, what the objective keeps, and each process's random state
 
 Every engine writes and reads the same three, so that a run may be continued by another one. The learning rate is not
 among them: it follows from the configuration and the step.
@@ -34,7 +34,7 @@ CONFIG = "adapter_config.json"
 STATE = "training_state.pt"
 
 Stateful = Mapping[str, Any]
-"""optimizer, scaler -> the object with state_dict() and load_state_dict(), or None where there is none."""
+"""optimizer, scaler, what the objective keeps -> what has state_dict() and load_state_dict(); None: nothing has."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -118,7 +118,7 @@ def restore(checkpoint: Checkpoint, parts: Stateful, *, rank: int) -> None:
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         for name, part in parts.items():
-            if part is not None and state[name] is not None:
+            if part is not None and state.get(name) is not None:  # what objectives keep came after the first runs
                 part.load_state_dict(state[name])
         saved = state["random"]
         RandomState(**saved[min(rank, len(saved) - 1)]).restore()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,11 +36,16 @@ def parts_by_name(names: Sequence[str], values: Sequence[float]) -> dict[str, fl
 class Objective(ABC):
     """What a run optimises.
 
-    `parts` names what `step` returns besides the loss, which comes first. `prepare`, `tensors`, `loss_sum` and `idle`
+    `parts` names what `step` returns besides the loss, which comes first. `stateful` is what a checkpoint keeps of it,
+    by name (`checkpoint.state.Stateful`), from `begin` on. `prepare`, `tensors`, `loss_sum` and `idle`
     are for autograd backends (peft, fsdp, zero), and over the tensors that they compute with.
     """
 
     parts: tuple[str, ...] = ()
+    stateful: Mapping[str, Any] = MappingProxyType({})
+
+    def begin(self, backend: Passes) -> None:  # noqa: B027
+        """An attempt at the backend's job begins, before a checkpoint is taken up."""
 
     @abstractmethod
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:

@@ -9,6 +9,7 @@ and u their weights (Ethayarajh et al. 2024, eq. 7 and 8).
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ import torch.distributed
 
 from loradock.data.steps import Evaluation
 from loradock.training.objectives.base import Evaluated, Poll, parts_by_name
+from loradock.training.objectives.kept_reference import StepReference
 from loradock.training.objectives.preference import PARTS, Preference
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
 
@@ -44,15 +46,16 @@ class Kto(Preference):
             for part in (documents[:count], documents[count:])
         )
         excess = torch.zeros(2, dtype=torch.float64, device=backend.device)
-        for tensors, places in mismatched:
+        for tensors, places in mismatched:  # their prompts and answers come together in this epoch alone
             poll()
-            excess += self.excess(backend, tensors, places=places)
+            excess += self.excess(backend, tensors, places, reference=self.reference(backend, tensors))
         with backend.waiting():
             divergence = mean_divergence(excess)
         sums = torch.zeros(SUMS, dtype=torch.float64, device=backend.device)
+        of_step = StepReference(self.kept, batch.relations["trained"])
         for index, (tensors, places) in enumerate(answers):
             poll()
-            reference = self.reference(backend, tensors)
+            reference = of_step.of(places, partial(self.reference, backend, tensors))
             at = MicroStep(step=step, index=index, count=len(answers))
             scored = backend.score(tensors, at=at, keeps=True)
             of_answers, gradient = self.judged(
@@ -60,16 +63,18 @@ class Kto(Preference):
             )
             scored.backward(gradient / max(1, batch.samples))
             sums += of_answers
+        of_step.close(backend)
         good = int(batch.relations["desirable"].sum())
         ranks = torch.distributed.get_world_size() if torch.distributed.is_initialized() else 1
         divergence = torch.where(excess[1] > 0, divergence / ranks, torch.nan)
         return reported(sums, good=good, bad=batch.samples - good, divergence=divergence).float()
 
-    def excess(self, backend: Passes, tensors: Any, *, places: torch.Tensor) -> torch.Tensor:
+    def excess(
+        self, backend: Passes, tensors: Any, places: torch.Tensor, *, reference: torch.Tensor | None
+    ) -> torch.Tensor:
         """Of mismatched answers, without dropout: float64 [2], the sum of m - m0, and their number (none if idle)."""
         with torch.no_grad():
             scores = backend.score(tensors, at=None, keeps=False).log_probabilities
-            reference = self.reference(backend, tensors)
         assert reference is not None
         is_real = (places >= 0).to(scores.device)
         excess = (scores.double() - reference.double())[: len(places)]
@@ -114,19 +119,20 @@ class Kto(Preference):
         sums = torch.zeros(max(1, len(turns.names)), SUMS + 3, dtype=torch.float64, device=backend.device)
         excess = torch.zeros(2, dtype=torch.float64, device=backend.device)
         divergence: torch.Tensor | None = None
-        for turn in turns:
+        for number, turn in enumerate(turns):
             poll()
             (micro_batch,) = turn.micro_batches
             batch = BatchInputs.of(turn, [backend.tensors(micro_batch)[0]])
             (tensors,), (places,) = batch.micro_batches, batch.places
+            reference = self.held_out_reference(backend, tensors, turn=number)
             if not turn.relations:
-                excess += self.excess(backend, tensors, places=places)
+                excess += self.excess(backend, tensors, places, reference=reference)
                 continue
             divergence = mean_divergence(excess) if divergence is None else divergence
             labels = batch.relations["desirable"]
             with torch.no_grad():
                 scores = backend.score(tensors, at=None, keeps=False).log_probabilities
-            of_turn, _ = self.judged(scores, self.reference(backend, tensors), divergence, labels=labels, places=places)
+            of_turn, _ = self.judged(scores, reference, divergence, labels=labels, places=places)
             real = places[places >= 0]
             counts = torch.stack([labels[real].sum(), (~labels[real]).sum(), batch.relations["learned"][real].sum()])
             sums[turn.set_index] += torch.cat([of_turn, counts.to(of_turn)])

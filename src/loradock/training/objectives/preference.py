@@ -7,6 +7,7 @@ changes what is computed.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,7 +16,9 @@ import torch.distributed
 from loradock.catalog.objectives import preference as catalog
 from loradock.config.schema import RunConfig
 from loradock.data.steps import Evaluation
+from loradock.plan.knobs.reference import KEPT
 from loradock.training.objectives.base import Evaluated, Poll
+from loradock.training.objectives.kept_reference import PART, KeptReference, StepReference, key_of
 from loradock.training.objectives.preference_losses import Answers, loss_of
 from loradock.training.objectives.supervised import Supervised
 from loradock.training.passes import BatchInputs, MicroStep, Passes, StepInputs
@@ -45,6 +48,17 @@ class Preference(Supervised):
         super().__init__(config)
         self.options = config.preference
         self.has_reference = any(catalog.LOSSES[name].has_reference for name in self.options.losses)
+        self.kept: KeptReference | None = None
+        self.held_out: dict[int, torch.Tensor] = {}
+
+    def begin(self, backend: Passes) -> None:
+        """Nothing is known of the reference yet: an attempt with less memory computes it in other micro-batches."""
+        self.held_out.clear()
+        job = backend.job
+        if job.plan.reference.value == KEPT:
+            key = key_of(job.checkpoints.fingerprint)
+            self.kept = KeptReference(job.plan.data.train_rows, key=key, device=backend.device)
+            self.stateful = {PART: self.kept}
 
     def step(self, backend: Passes, inputs: StepInputs, *, step: int, poll: Poll) -> torch.Tensor:
         """The mean over the pairs of all ranks, and of the chosen answers' tokens where their likelihood counts."""
@@ -52,14 +66,16 @@ class Preference(Supervised):
         documents = batch.document_inputs
         micro_batches = backend.documents(documents, spare=documents[-1], counts=inputs.counts)
         sums = torch.zeros(1 + len(PARTS), dtype=torch.float64, device=backend.device)
+        of_step = StepReference(self.kept, batch.relations["trained"])
         for index, (tensors, places) in enumerate(micro_batches):
             poll()
-            reference = self.reference(backend, tensors)
+            reference = of_step.of(places, partial(self.reference, backend, tensors))
             at = MicroStep(step=step, index=index, count=len(micro_batches))
             scored = backend.score(tensors, at=at, keeps=True)
             pair_sums, gradient = self.measured(scored.log_probabilities, reference, batch=batch, places=places)
             scored.backward(gradient)
             sums += pair_sums
+        of_step.close(backend)
         return self.means(sums, pairs=batch.samples, tokens=chosen_tokens(batch)).float()
 
     def reference(self, backend: Passes, tensors: Any) -> torch.Tensor | None:
@@ -68,6 +84,15 @@ class Preference(Supervised):
             return None
         with backend.reference_model(), torch.no_grad():
             return backend.score(tensors, at=None, keeps=False).log_probabilities
+
+    def held_out_reference(self, backend: Passes, tensors: Any, *, turn: int) -> torch.Tensor | None:
+        """The same of a turn of the evaluation, which is the same in each: computed once, unless that is not wanted."""
+        if turn in self.held_out:
+            return self.held_out[turn]
+        values = self.reference(backend, tensors)
+        if values is not None and self.options.keep_reference:
+            self.held_out[turn] = values.clone()
+        return values
 
     def measured(
         self, scores: torch.Tensor, reference: torch.Tensor | None, *, batch: BatchInputs, places: torch.Tensor
@@ -116,12 +141,12 @@ class Preference(Supervised):
         names = turns.names
         sums = torch.zeros(max(1, len(names)), 1 + len(PARTS), dtype=torch.float64, device=backend.device)
         counts = torch.zeros(max(1, len(names)), 3, dtype=torch.float64, device=backend.device)
-        for turn in turns:
+        for number, turn in enumerate(turns):
             poll()
             (micro_batch,) = turn.micro_batches
             batch = BatchInputs.of(turn, [backend.tensors(micro_batch)[0]])
             (tensors,), (places,) = batch.micro_batches, batch.places
-            reference = self.reference(backend, tensors)
+            reference = self.held_out_reference(backend, tensors, turn=number)
             scores = backend.score(tensors, at=None, keeps=False).log_probabilities
             pair_sums, _ = self.measured(scores, reference, batch=batch, places=places)
             sums[turn.set_index] += pair_sums

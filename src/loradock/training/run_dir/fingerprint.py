@@ -50,6 +50,7 @@ FREE_KEYS = {
     "embedding.passes": "once or twice, the gradients are the same bit for bit",
     "data.workers": "any number of processes prepares the same rows",
     "model.cache_weights": "dense or packed, the products are the same bit for bit",
+    "preference.keep_reference": "the same values, computed in other micro-batches; sums in another order",
     "train.memory_fraction": "how much memory is planned with; sums in another order",
     "train.threads": "how many add up; sums in another order",
     "train.workers": "any number of processes loads the same steps",

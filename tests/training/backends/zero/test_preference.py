@@ -11,7 +11,7 @@ from safetensors.torch import load
 from training.backends.zero.conftest import Group, Start
 
 pytestmark = pytest.mark.full
-LEARNING = ("train.max_steps=3", "train.global_batch=5", "data.validation=5")
+LEARNING = ("train.max_steps=5", "train.global_batch=5", "data.validation=5")
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ class ZeroBackend(AutogradBackend):
 
     def parts(self) -> Stateful:
         """The optimiser as one that gives and takes a whole state."""
-        return {"optimizer": self.whole, "scaler": None}
+        return {**super().parts(), "optimizer": self.whole}
 
     @contextmanager
     def saved_parts(self) -> Iterator[Stateful]:
