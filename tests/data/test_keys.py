@@ -11,9 +11,9 @@ from data.test_columns import loaded, obeyed, turns, written
 
 from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data import formats
-from loradock.data.columns import Contents
+from loradock.data.columns import Columns, Contents
 from loradock.data.formats import Completion, Conversation, RowError
-from loradock.data.formats.base import Format
+from loradock.data.formats.base import Format, Message
 from loradock.data.render import Renderer
 from loradock.data.sources import samples
 from loradock.data.templates import Brought, resolve
@@ -296,3 +296,22 @@ def test_rows_to_evaluate_on_are_read_as_the_run_read_its_own(tmp_path: Path) ->
     file = written(tmp_path / "rows.jsonl", FOREIGN)
     (item,) = of_data(file, needs="prompts", readings=(Reading(), READING)).items
     assert (item.question, item.answer) == ("When?\n\nIt began in 1999.", "1999")
+
+
+def test_what_a_format_reads_of_objects_in_its_fields_is_not_told_as_unused() -> None:
+    row = {"choices": [{"label": "A", "says": "oxygen", "by": "Ann"}]}
+    talk = Conversation((Message("user", "Which gas?"), Message("assistant", "oxygen")))
+    told: list[list[str]] = []
+    for inner_keys in (frozenset[str](), frozenset({"label", "says"})):
+        chosen = Format(
+            name="choices",
+            fields=("choices",),
+            required=("choices",),
+            convert=lambda _: talk,
+            example="",
+            inner_keys=inner_keys,
+        )
+        columns = Columns(SourceConfig(path="rows.jsonl"), chosen, index=0)
+        columns.note(row, talk)
+        told.append([each.name for each in columns.unused()])
+    assert told == [["choices[].label", "choices[].says", "choices[].by"], ["choices[].by"]]

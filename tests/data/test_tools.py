@@ -15,6 +15,7 @@ from loradock.config.schema import RunConfig
 from loradock.data.duplicates import Fingerprints
 from loradock.data.formats.base import Conversation, Message, ToolCall
 from loradock.data.formats.fields import RowError
+from loradock.data.formats.keys import TURN_KEYS
 from loradock.data.formats.turns import messages_of
 from loradock.data.remarks import CUT
 from loradock.data.render import Renderer
@@ -288,7 +289,7 @@ def test_arguments_of_the_template_are_given_to_it_also_for_a_prompt() -> None:
     assert not renderer(template).prompt([Message("user", "a")]).text.endswith("</think>")
 
 
-@pytest.mark.parametrize("keys", [("speaker", "text"), ("type", "text"), ("role", "text"), ("from", "value")])
+@pytest.mark.parametrize("keys", TURN_KEYS[1:])
 @pytest.mark.parametrize("names", [("user", "assistant"), ("human", "bot"), ("human", "gpt")])
 def test_turns_are_read_under_the_keys_and_names_that_rows_have(
     keys: tuple[str, str], names: tuple[str, str], tmp_path: Path

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import torch
 from faults.conftest import Trial
+from pydantic import ValidationError
 from tiny import make_llama, write_rows
 from transformers import LlamaForCausalLM
 
-from loradock.config.fields import keys
+from loradock.catalog.objectives import owners
+from loradock.config.fields import annotation_at, keys
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.errors import NoCheckpoint, UsageError
@@ -60,53 +63,24 @@ FREE = {
 """Keys that a resumed run may change without a word, each with its reason. A new key is none of them."""
 
 OTHER: dict[str, Any] = {
-    "name": "other", "output": "elsewhere", "engine": "peft", "device": "cpu", "deterministic": True,
-    "model.name": "/srv/other", "model.revision": "0" * 40, "model.quantization": "int8", "model.double_quant": False,
-    "model.compute_dtype": "float16", "model.attention": "eager", "model.trust_remote_code": "/srv/base",
-    "after.merge": "auto", "evaluation.tasks": ["boolq=boolq.json"],
-    "model.kernels": "torch", "model.cache_weights": 1, "train.cuda_graphs": True,
-    "data.sources.N.path": "/srv/moved.jsonl", "data.sources.N.format": "text", "data.sources.N.weight": 2.0,
-    "data.sources.N.fields": {"text": "body"}, "data.sources.N.revision": "abc",
-    "data.sources.N.configuration": "small", "data.sources.N.split": "test",
-    "data.template": "chatml", "data.loss": "all", "data.max_length": 512, "data.long_rows": "drop",
-    "data.sources.N.ignore": ["id"], "data.max_dropped": 0.5,
-    "data.validation": 0.1, "data.seed": 1, "data.text": "paragraph", "data.workers": 2, "data.cache": "elsewhere",
-    "data.repeat_first": True, "data.special_tokens": "as_control", "data.date": "2024-02-29",
-    "lora.adapter": "runs/sft", "preference.loss": "ipo", "preference.beta": 0.2, "preference.label_smoothing": 0.1,
-    "preference.margin": 1.0, "preference.likelihood_weight": 0.5, "preference.share_prompts": False,
-    "preference.keep_reference": False,
-    "preference.desirable_weight": 1.3, "preference.undesirable_weight": 0.7,
-    "reward.center": 0.01,
-    "lora.rank": 8, "lora.alpha": 16, "lora.dropout": 0.1, "lora.targets": ["q_proj"], "lora.rslora": True,
-    "lora.dora": True, "lora.init": "gaussian", "lora.modules_to_save": ["lm_head"],
-    "train.global_batch": 32, "train.micro_batch": 2, "train.packing": False, "train.epochs": 2.0,
-    "train.max_steps": 9, "train.learning_rate": 1e-3, "train.schedule": "linear", "train.warmup": 0.1,
-    "train.weight_decay": 0.1, "train.max_grad_norm": 0.5, "train.optimizer": "adamw", "train.checkpointing": True,
-    "train.parallel": "ddp", "train.cpu_offload": False, "train.deepspeed": "/srv/zero.json",
-    "train.neftune_alpha": 5.0, "train.tf32": False, "train.compile": "default", "train.workers": 2, "train.threads": 3,
-    "train.early_stopping": 3, "train.seed": 1, "evaluation.every": 7, "checkpoints.every": 7, "checkpoints.keep": 5,
-    "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"], "logging.project": "other",
-    "logging.monitor_seconds": 0.5,
-    "limits.setup_seconds": 5, "limits.step_seconds": 5, "limits.save_seconds": 5,
-    "limits.peer_seconds": 5,
-    "train.betas": [0.9, 0.95], "train.eps": 1e-6,
-    "train.min_learning_rate_ratio": 0.1, "train.decay": 0.2, "train.decay_shape": "linear", "train.cycles": 2,
-    "train.power": 2.0, "train.loraplus_lr_ratio": 16.0,
-    "data.min_tokens": 3, "data.overlap": 3, "data.deduplicate": "exact",
-    "data.on_bad_row": "skip", "data.tools": "text", "data.reasoning": "drop", "data.template_arguments": {"a": 1},
-    "tokenizer.add_tokens": ("<go>",),
-    "model.rope_scaling": "yarn",
-    "model.rope_factor": 4.0,
-    "lora.rank_pattern": {"q_proj": 8}, "lora.alpha_pattern": {"q_proj": 8},
-    "objective": "embedding", "model.sdpa_kernel": "math", "train.memory_fraction": 0.5,
-    "train.generative_loss": "sample-sum", "train.generative_weight": 2.0, "checkpoints.metric": "in_batch_accuracy",
-    "embedding.global_batch": 32, "embedding.attention": "causal", "embedding.pooling": "cls",
-    "embedding.pool_instruction": True, "embedding.temperature": 0.05, "embedding.negatives": 3,
-    "embedding.in_batch": False, "embedding.duplicates": "keep", "embedding.query_length": 64,
-    "embedding.passage_length": 64, "embedding.template": "plain", "embedding.weight": 2.0,
-    "embedding.passes": "direct",
+    "name": "other", "output": "elsewhere", "model.name": "/srv/other",
+    "model.revision": "0000000000000000000000000000000000000000", "model.trust_remote_code": "/srv/base",
+    "evaluation.tasks": ["boolq=boolq.json"], "model.cache_weights": 1, "train.cuda_graphs": True,
+    "data.sources.N.path": "/srv/moved.jsonl", "data.sources.N.fields": {"text": "body"},
+    "data.sources.N.revision": "abc", "data.sources.N.configuration": "small", "data.sources.N.split": "test",
+    "data.template": "chatml", "data.max_length": 512, "data.sources.N.ignore": ["id"], "data.workers": 2,
+    "data.cache": "elsewhere", "data.date": "2024-02-29", "lora.adapter": "runs/sft", "preference.loss": "ipo",
+    "preference.likelihood_weight": 0.5, "lora.targets": ["q_proj"], "lora.modules_to_save": ["lm_head"],
+    "train.micro_batch": 2, "train.packing": False, "train.max_steps": 9, "train.checkpointing": True,
+    "train.cpu_offload": False, "train.deepspeed": "/srv/zero.json", "train.tf32": False, "train.workers": 2,
+    "train.threads": 3, "train.early_stopping": 3, "evaluation.every": 7, "checkpoints.every": 7,
+    "checkpoints.keep_best": True, "logging.every": 3, "logging.trackers": ["tensorboard"],
+    "logging.project": "other", "train.betas": [0.9, 0.95], "data.template_arguments": {"a": 1},
+    "tokenizer.add_tokens": ("<go>",), "lora.rank_pattern": {"q_proj": 8}, "lora.alpha_pattern": {"q_proj": 8},
+    "train.memory_fraction": 0.5, "embedding.template": "plain", "data.special_tokens": "as_control",
 }  # fmt: skip
-SCHEMA = [key.name for key in keys() if key.name != "data.sources"]
+"""Another value of each key whose default is no number, truth value or one of several words."""
+KEYS = {key.name: key for key in keys() if key.name != "data.sources"}
 
 
 def config(changes: dict[str, Any] | None = None) -> RunConfig:
@@ -125,13 +99,27 @@ def changed(before: dict[str, str], now: dict[str, str]) -> list[str]:
     return [problem.what.split(" ")[0] for problem in run_identity.differences(before, now)]
 
 
-@pytest.mark.parametrize("key", SCHEMA)
+def other_value(key: str) -> Any:
+    """Another value than the default: of OTHER, a near number, the other truth value or another word."""
+    if key in OTHER:
+        return OTHER[key]
+    default = KEYS[key].default
+    tried: list[Any] = [not default] if isinstance(default, bool) else []
+    if isinstance(default, (int, float)):
+        tried += [default + 1, default + 0.25, default - 0.25]
+    path = tuple(0 if part == "N" else part for part in key.split("."))
+    tried += [word for word in get_args(annotation_at(path)) if isinstance(word, str) and word not in ("auto", default)]
+    for value in tried:
+        with contextlib.suppress(ValidationError):
+            config({key: value})
+            return value
+    raise AssertionError(f"{key} is new: give a value that differs from its default in OTHER")
+
+
+@pytest.mark.parametrize("key", KEYS)
 def test_every_key_of_the_configuration_is_a_named_difference_or_free_with_a_reason(key: str, trial: Trial) -> None:
-    assert key in OTHER, f"{key} is new: give a value that differs here, and a reason in FREE if it may change freely"
-    embeds = {"objective": "gritlm"} if key.startswith(("embedding.", "train.generative_")) else {}
-    embeds |= {"objective": "preference"} if key.startswith("preference.") else {}
-    embeds |= {"objective": "reward"} if key.startswith("reward.") else {}
-    before, now = (fingerprint.of_config(config(embeds | each)) for each in ({}, {key: OTHER[key]}))
+    chosen = {"objective": owners(key)[-1].name} if owners(key) else {}
+    before, now = (fingerprint.of_config(config(chosen | each)) for each in ({}, {key: other_value(key)}))
     found = changed(before, now)
     if key in FREE:
         assert found == []
@@ -141,16 +129,16 @@ def test_every_key_of_the_configuration_is_a_named_difference_or_free_with_a_rea
 
 
 def test_every_free_key_is_one_and_the_code_gives_a_reason_too() -> None:
-    assert set(FREE) <= set(SCHEMA)
+    assert set(FREE) <= set(KEYS)
     assert all(fingerprint.FREE_KEYS.values())
     for free in fingerprint.FREE_KEYS:
-        assert any(key == free or (free.endswith(".") and key.startswith(free)) for key in SCHEMA), free
+        assert any(key == free or (free.endswith(".") and key.startswith(free)) for key in KEYS), free
 
 
 @pytest.mark.parametrize("judge", [{"train.early_stopping": 2}, {"checkpoints.keep_best": True}])
 @pytest.mark.parametrize("key", fingerprint.JUDGED_KEYS)
 def test_when_evaluations_decide_their_cadence_is_a_field(judge: dict[str, Any], key: str) -> None:
-    before, now = config(judge), config({**judge, key: OTHER[key]})
+    before, now = config(judge), config({**judge, key: other_value(key)})
     assert changed(fingerprint.of_config(before), fingerprint.of_config(now)) == [key]
 
 

@@ -1,4 +1,4 @@
-"""docs/adding.md's optimiser, schedule, objective and family, carried out on a copy by the command line."""
+"""docs/adding.md's optimiser, schedule, storage, objective and family, carried out on a copy by the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 from adding import Typing, copied, forked, insert, parts_of, typed
+from bitsandbytes import functional
 from families import make_model
 from faults.forking import Forking
 from proven import unchecked
+from safetensors.torch import load_file
 from tiny import write_pairs
 
 
@@ -44,20 +46,33 @@ def trained(
     }
 
 
-def test_the_optimiser_and_the_schedule_of_the_walk_throughs_are_asked_for_on_the_command_line_and_train(
+def test_the_optimiser_schedule_and_storage_of_the_walk_throughs_are_asked_for_on_the_command_line_and_train(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
     (entry,) = parts_of("An optimiser")
     (schedule,) = parts_of("A schedule")
+    storage, place = parts_of("A storage")
     package = copied(tmp_path)
     insert(package / "catalog" / "optimizers.py", entry, after="    for entry in (\n")
     insert(package / "catalog" / "schedules.py", schedule, after="    for entry in (\n")
+    table = package / "catalog" / "storages" / "__init__.py"
+    insert(table, f"\n{storage}", after="NF4_SCALES = Scales(block=64, bits=8, group=256)\n")
+    insert(table, place.strip(), after="for storage in (")
 
     own = ("train.optimizer=adamw_amsgrad", "train.schedule=halved", "train.warmup=0", "logging.every=1")
-    settings = (*own, "train.max_steps=2", "lora.rank=4", "data.cache=cache")
+    settings = (*own, "model.quantization=fp4", "train.max_steps=2", "lora.rank=4", "data.cache=cache")
     options = ("--model", str(llama), "--data", str(rows), "--output", "run", unchecked("the package is a copy"))
-    done = typed(tmp_path, "train", *options, *(word for setting in settings for word in ("--set", setting)))
-    assert done.returncode == 0, done.stderr
+    with forked(tmp_path) as typing:
+        done = typing(tmp_path, "train", *options, *(word for setting in settings for word in ("--set", setting)))
+        assert done.returncode == 0, done.stderr
+        assert "dtypes: base fp4 in uint8" in done.stderr
+        merged = typing(tmp_path, "merge", "run", "merged")
+    assert merged.returncode == 0, merged.stderr
+    name = "model.layers.0.mlp.down_proj.weight"
+    base, value = (load_file(each / "model.safetensors")[name].float() for each in (llama, tmp_path / "merged"))
+    packed, state = functional.quantize_4bit(base, quant_type="fp4", blocksize=64, compress_statistics=True)
+    change = (value - functional.dequantize_4bit(packed, state)).abs().mean()
+    assert change < (value - base).abs().mean() / 4, "the adapter is added to the weights that it was trained on"
     decisions = json.loads((tmp_path / "run" / "run.json").read_text("utf-8"))["plan"]["decisions"]
     (why,) = (decision["why"] for decision in decisions if decision["name"] == "engine")
     assert "its optimiser is adamw_fused, not adamw_amsgrad" in why, "the fast engine has it not"

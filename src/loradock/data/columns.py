@@ -132,7 +132,7 @@ class Columns:
     def _inside(self, column: str, value: object, sample: Sample) -> None:
         """Count what stands inside a field beside what is read of it; RowError for what would be lost."""
         others: dict[str, object] = {}
-        for where, key, inner, owner in leftovers(value, column):
+        for where, key, inner, owner in leftovers(value, column, self.format.inner_keys):
             role = ROLES.get(str(owner.get(turn_keys(owner)[0])))
             if role == "assistant" and key in (*CALLS, *THOUGHTS):
                 continue  # read with the turn

@@ -95,7 +95,7 @@ def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype,
                 bias=module.bias is not None,
                 compute_dtype=dtype,
                 compress_statistics=model_config.double_quant,
-                quant_type="nf4",
+                quant_type=model_config.storage.quant_type,
                 quant_storage=storage,
                 device="meta",
             )
@@ -109,8 +109,8 @@ def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: in
 
     if isinstance(module, nn.Linear4bit) and key == "weight":
         make: Any = nn.Params4bit
-        kind: dict[str, Any] = {"requires_grad": False, "quant_type": "nf4", "quant_storage": module.quant_storage}
         empty: Any = module.weight
+        kind = {"requires_grad": False, "quant_type": empty.quant_type, "quant_storage": module.quant_storage}
         packed = make(value, compress_statistics=empty.compress_statistics, **kind).to(value.device)
         module.quant_state = packed.quant_state
         value = packed.data

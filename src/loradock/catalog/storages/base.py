@@ -54,6 +54,11 @@ class Storage:
         """False for whole weights, which alone can be taken apart, changed or trained."""
         return self.code_bits > 0
 
+    @property
+    def quant_type(self) -> str:
+        """bitsandbytes' name of its 4-bit code; "" where it has none."""
+        return self.loading.get("bnb_4bit_quant_type", "")
+
     def weight_bits(self, dense_bits: float) -> float:
         """Of a weight without its scale; `dense_bits`: of one in the compute dtype."""
         return self.code_bits or dense_bits

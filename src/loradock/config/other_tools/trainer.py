@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from loradock.catalog.optimizers import MUON
+from loradock.catalog import optimizers
 from loradock.catalog.schedules import SCHEDULES
 from loradock.config.other_tools.base import (
     OFF,
@@ -27,15 +27,14 @@ from loradock.config.other_tools.base import (
 )
 
 OPTIMIZERS = {
+    **{name: name for name in optimizers.OPTIMIZERS},
     **dict.fromkeys(words("adamw_torch adamw_torch_fused adamw_hf adamw paged_adamw_32bit paged_adamw")),
-    **dict.fromkeys(("adamw_8bit", "adamw_bnb_8bit"), "adamw_8bit"),
-    "paged_adamw_8bit": "paged_adamw_8bit",
-    **dict.fromkeys(("lion", "lion_32bit", "paged_lion_32bit"), "lion"),
-    "adafactor": "adafactor",
+    "adamw_bnb_8bit": "adamw_8bit",
+    **dict.fromkeys(("lion_32bit", "paged_lion_32bit"), "lion"),
 }
-"""Their words -> ours; None: AdamW in 32 bits, the default."""
-LEFT_OUT_OPTIMIZERS = {"muon": MUON}
-OTHER_OPTIMIZERS = "AdamW is here, in 32 and in 8 bits, and Lion and Adafactor in 32"
+"""Their words -> ours, where they are not the same; None: AdamW in 32 bits, the default."""
+LEFT_OUT_OPTIMIZERS = {"muon": optimizers.MUON}
+OTHER_OPTIMIZERS = f"here are {', '.join(each.title for each in optimizers.OPTIMIZERS.values())}"
 SCHEDULE_WORDS = {
     "cosine": "cosine",
     "linear": "linear",

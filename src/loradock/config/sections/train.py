@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from loradock.catalog.engines import ModeName
-from loradock.catalog.optimizers import OptimizerName
+from loradock.catalog.optimizers import OptimizerName, of_engine
 from loradock.catalog.schedules import DecayShape, ScheduleName
 from loradock.config.sections.values import (
     MOST,
@@ -64,7 +64,7 @@ class TrainConfig(Section):
     optimizer: OptimizerName = Field(
         default="auto",
         description="auto: fused AdamW; paged 8-bit only when memory demands it; lion wants a third of its rate. "
-        "Lion and Adafactor are of the peft engine.",
+        f"Engine fast has {' and '.join(of_engine('fast'))} alone, others train by peft.",
     )
     betas: tuple[Beta, Beta] = Field(
         default=(0.9, 0.999), description="AdamW's two: how much of each moment stays from step to step."

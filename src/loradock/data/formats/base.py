@@ -223,6 +223,7 @@ class Format:
     says of a row with the required fields whether its values are such as are recognised without being asked for.
     `is_extra`: a row that is a sample of a format of kind "rows", too, is taken for one of these.
     `as_turns`: which field (of format `turned`, else of this one) reads each field of text as turns.
+    `inner_keys`: what `convert` reads of objects within its fields, besides turns; the rest is reported as not used.
     """
 
     name: str
@@ -238,6 +239,7 @@ class Format:
     is_extra: bool = False
     as_turns: Mapping[str, str] | None = None
     turned: str = ""
+    inner_keys: frozenset[str] = frozenset()
 
     @property
     def optional(self) -> tuple[str, ...]:

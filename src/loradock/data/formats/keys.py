@@ -7,7 +7,7 @@ what is learned is obeyed in an assistant's turn: 0 or false is context, 1 or tr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from loradock.data.formats.fields import RowError, is_filled, is_list, is_object
@@ -62,23 +62,35 @@ def turn_is_learned(turn: Mapping[str, Any], where: str) -> bool:
     return all(said.values())
 
 
-def leftovers(value: object, path: str) -> Iterator[tuple[str, str, object, Mapping[str, Any]]]:
-    """What the objects in a field hold beside what is read of them: place (`messages[1]`), key, value, the object."""
+def leftovers(
+    value: object, path: str, inner_keys: Collection[str] = ()
+) -> Iterator[tuple[str, str, object, Mapping[str, Any]]]:
+    """What the objects in a field hold beside what is read of them: place (`messages[1]`), key, value, the object.
+
+    `inner_keys`: those that the format reads besides.
+    """
     if is_list(value):
         for number, each in enumerate(value):
             if is_list(each) or is_object(each):
-                yield from leftovers(each, f"{path}[{number}]")
+                yield from leftovers(each, f"{path}[{number}]", inner_keys)
     elif is_object(value):
-        read = keys_read(value)
+        read = {*keys_read(value), *inner_keys}
         for key, inner in value.items():
             if key not in read:
                 if is_filled(inner):
                     yield path, key, inner, value
             elif is_list(inner) or is_object(inner):
-                yield from leftovers(inner, f"{path}.{key}")
+                yield from leftovers(inner, f"{path}.{key}", inner_keys)
 
 
-TURN_KEYS = (("role", "content"), ("from", "value"), ("speaker", "text"), ("role", "text"), ("type", "text"))
+TURN_KEYS = (
+    ("role", "content"),
+    ("from", "value"),
+    ("speaker", "text"),
+    ("speaker", "utterance"),
+    ("role", "text"),
+    ("type", "text"),
+)
 """What holds the role and the text of a turn; the first pair that is there whole."""
 
 

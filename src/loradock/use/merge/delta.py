@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def dequantised(
-    weight: torch.Tensor, *, dtype: torch.dtype, double_quant: bool, transposed: bool, device: str
+    weight: torch.Tensor, *, dtype: torch.dtype, quant_type: str, double_quant: bool, transposed: bool, device: str
 ) -> torch.Tensor:
-    """The values [rows, columns], float32 on the CPU, that a weight has once it is loaded in NF4.
+    """The values [rows, columns], float32 on the CPU, that a weight has once it is loaded in 4 bit, as by "nf4".
 
     The way of the loader: cast to the `dtype` that the model is loaded in, quantised whole (the scales of double
     quantisation are relative to their mean over the matrix), on `device` (cpu or cuda). `transposed`: a Conv1D,
@@ -33,7 +33,7 @@ def dequantised(
     value = weight.to(dtype)
     value = value.T if transposed else value
     make: Any = Params4bit
-    packed = make(value, requires_grad=False, quant_type="nf4", compress_statistics=double_quant).to(device)
+    packed = make(value, requires_grad=False, quant_type=quant_type, compress_statistics=double_quant).to(device)
     del value
     dense = functional.dequantize_4bit(packed.data, packed.quant_state).cpu().float()
     return dense.T.contiguous() if transposed else dense

@@ -143,6 +143,7 @@ def computed(step: Step, plan: MergePlan, unchanged: dict[str, float]) -> torch.
         value = delta.dequantised(
             value,
             dtype=plan.load_dtype,
+            quant_type=plan.asked.storage.quant_type,
             double_quant=plan.asked.double_quant,
             transposed=step.is_transposed,
             device=plan.device,
@@ -168,7 +169,12 @@ def _of_experts(step: Step, place: Place, plan: MergePlan, unchanged: dict[str, 
         if not step.is_quantised:
             return matrix
         return delta.dequantised(
-            matrix, dtype=plan.load_dtype, double_quant=plan.asked.double_quant, transposed=False, device=plan.device
+            matrix,
+            dtype=plan.load_dtype,
+            quant_type=plan.asked.storage.quant_type,
+            double_quant=plan.asked.double_quant,
+            transposed=False,
+            device=plan.device,
         )
 
     dtype, change = tensors.dtype_of(step.dtype), plan.adapted.deltas.get(step.weight)
