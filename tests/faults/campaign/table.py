@@ -58,8 +58,9 @@ OBJECTIVES = """
 ## Other objectives
 
 The same campaigns, at a tenth of the trials or fewer, where preferences or a reward model are learned: `--engine "fast
-dpo"` and its like. Runs of `dpo` and `kto` spend a part of each step in the reference's pass, and kills at random times
-fall into it; `tests/training/objectives/test_preference_runs.py` kills there each time.
+dpo"` and its like. Runs of `dpo` and `kto` spend a part of each step of their first epoch in the reference's pass, and
+continue into a second one, in which its values are known; kills at random times fall into both, and
+`tests/training/objectives/test_preference_runs.py` kills in both each time.
 
 | | engine and loss | trials | result | commit |
 |---|---|---|---|---|
