@@ -57,13 +57,13 @@ def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.T
 
 def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
     """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
-    weights = getattr(module, key)
+    weights, lies = getattr(module, key), layout.of(module)
     is_cast = inputs.dtype != weights.dtype and not torch.is_autocast_enabled(inputs.device.type)
     if isinstance(weights, NF4Experts) or is_cast:
-        outputs: Any = _Product.apply(inputs, weights, expert, module.is_transposed)
+        outputs: Any = _Product.apply(inputs, weights, expert, lies.is_transposed)
     else:
-        outputs = inputs @ (weights[expert] if module.is_transposed else weights[expert].t())
-    if module.has_bias:
+        outputs = inputs @ (weights[expert] if lies.is_transposed else weights[expert].t())
+    if lies.has_bias:
         outputs = outputs + getattr(module, f"{key}_bias")[expert]
     factors: Factors | None = getattr(module, FACTORS, {}).get(key)
     if factors is None:
@@ -83,18 +83,22 @@ def experts_forward(
     experts = top_k_index.reshape(-1)
     order = experts.argsort(stable=True)
     tokens_of = torch.bincount(experts, minlength=module.num_experts).tolist()
-    into, out_of = layout.keys(module)
+    lies = layout.of(module)
+    into, out_of = lies.keys
     parts: list[torch.Tensor] = []
     for expert, pairs in enumerate(order.split(tokens_of)):
         if not len(pairs):
             continue
-        inner = product(module, into, hidden_states[pairs // chosen], expert)
-        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+        inputs = hidden_states[pairs // chosen]
+        if lies.scales_inputs:
+            inputs = inputs * top_k_weights.reshape(-1)[pairs].unsqueeze(-1)
+        inner = product(module, into, inputs, expert)
+        inner = module._apply_gate(inner) if lies.has_gate else module.act_fn(inner)
         parts.append(product(module, out_of, inner, expert))
     outputs = torch.cat(parts)
     if module.has_post_expert_norm:
         outputs = module.post_expert_norm(outputs)
-    weighted = outputs * top_k_weights.reshape(-1)[order].unsqueeze(-1)
+    weighted = outputs if lies.scales_inputs else outputs * top_k_weights.reshape(-1)[order].unsqueeze(-1)
     place = torch.empty_like(order)
     place[order] = torch.arange(len(order), device=order.device)
     return weighted[place].view(count, chosen, -1).sum(dim=1).to(hidden_states.dtype)
@@ -118,7 +122,8 @@ def put_into(module: Any) -> None:
 
 def is_installed(module: Any) -> bool:
     """Whether a module's experts are computed here."""
-    return layout.is_served(module) and module.config._experts_implementation == NAME
+    config = getattr(module, "config", None)  # Llama 4's own class of experts has none
+    return layout.is_served(module) and config is not None and config._experts_implementation == NAME
 
 
 @contextmanager
