@@ -35,6 +35,8 @@ class Layout:
 
 OWN = {"Llama4TextExperts": Layout(is_transposed=True, scales_inputs=True)}
 """By the name of the class: transformers' classes of experts that do not use its interface."""
+DECIDING = ("Llama4Router",)
+"""Names of classes that are linear layers and answer with more than their product."""
 
 
 @dataclass(frozen=True, kw_only=True)
