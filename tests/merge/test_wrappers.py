@@ -192,7 +192,9 @@ def test_lora_on_a_tower_that_was_never_trained_is_passed_over(tmp_path: Path, b
 
 @pytest.mark.parametrize("kind", ONE_KIND)
 def test_a_tower_that_was_trained_is_refused_and_the_hint_merges_it(tmp_path: Path, bases: Path, kind: str) -> None:
-    saved = make_adapter(tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS, tower=0.05)
+    saved = make_adapter(
+        tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS, tower=0.05
+    )
     with pytest.raises(ModelError, match="changes parts of the base that read no text") as caught:
         merged(tmp_path / "adapter", tmp_path / "out")
     typed = shlex.split(str(caught.value.hint).partition(": ")[2])

@@ -57,6 +57,7 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
+        pack_limit=lengths.pack_limit(text),
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
         is_prequantised=bool(prequantised.settings(base.config)),

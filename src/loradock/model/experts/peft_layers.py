@@ -78,7 +78,7 @@ def factors(wrapper: Any, adapter: str) -> Any:
 
 
 def lies_as_stored(wrapper: Any) -> bool:
-    """Whether PEFT's B times A is the change of an expert's matrix as it is stored; else it is that of its transpose."""
+    """Whether PEFT's B times A is the change of an expert's matrix as it is stored; else that of its transpose."""
     return wrapper._did_swap_in_out_features
 
 
