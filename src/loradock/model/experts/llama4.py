@@ -57,7 +57,7 @@ def classes() -> tuple[type[Any], type[Any]]:
         ) -> torch.Tensor:
             """The sum over each token's experts [tokens, hidden]."""
             if forward.is_installed(self):
-                return forward.experts_forward(self, hidden_states, top_k_index, top_k_weights)
+                return forward.experts_forward(self, hidden_states, top_k_index, top_k_weights)  # pyright: ignore[reportCallIssue]  as torch types it
             scores = top_k_weights.new_zeros(len(top_k_weights), self.num_experts)
             scores = scores.scatter(1, top_k_index, top_k_weights)
             scaled = hidden_states.repeat(self.num_experts, 1) * scores.t().reshape(-1, 1)
