@@ -107,11 +107,15 @@ def nf4_experts(shape_of_all: torch.Size) -> NF4Experts:
 
 @contextmanager
 def routed(facts: ModelFacts) -> Iterator[None]:
-    """Inside, tokens are spread over experts as by chance, whatever the device holds as the routers' choice."""
-    counted, draw = torch.bincount, np.random.default_rng(0)
+    """Inside, tokens are spread over experts as by chance, whatever the device holds as the routers' choice.
+
+    In the same way for all layers, so that a layer that is recomputed has what it had.
+    """
+    counted = torch.bincount
 
     def spread(chosen: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
-        return torch.from_numpy(draw.multinomial(chosen.numel(), np.full(minlength, 1 / minlength)))
+        shares = np.full(minlength, 1 / minlength)
+        return torch.from_numpy(np.random.default_rng(0).multinomial(chosen.numel(), shares))
 
     torch.bincount = spread if facts.experts else counted
     try:

@@ -210,13 +210,13 @@ class FastMemory:
         return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
 
     def _mixture_backward(self, tokens: int, *, has_dense: bool) -> int:
-        """The same for each pair of token and expert: the gate's product twice, then what its gradient is read from."""
+        """The same for each pair of token and expert: the gradient of the gate's product beside it, then the input's."""
         wide, dense = self.widths, self.widths.widest * self.bytes * has_dense
         pairs = tokens * wide.pairs
         product = pairs * wide.gated / wide.pairs / 2 * self.bytes
         copies = 0 if self.setting.on_gpu or self.bytes == FLOAT else 2 * product * FLOAT / self.bytes
         outputs = pairs * wide.hidden * self.bytes
-        moments = (outputs + product + dense, 3 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
+        moments = (outputs + product + dense, 2 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
         return int(self._hidden(tokens) + max(moments))
 
     def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
