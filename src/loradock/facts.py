@@ -175,6 +175,7 @@ class ModelFacts(PositionFacts):
     rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
     `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
     `pack_limit`: the most tokens of a pack in which its code counts each document from its own start, None without end.
+    `normed_heads`: elements of queries and keys that go through a norm of their own, of a token in all layers.
     """
 
     architecture: str
@@ -192,6 +193,7 @@ class ModelFacts(PositionFacts):
     capped_heads: int = 0
     peculiarity: str | None = None
     pack_limit: int | None = None
+    normed_heads: int = 0
     left_out: tuple[LeftOut, ...] = ()
     recurrence: Recurrence | None = None
     experts: tuple[ExpertShape, ...] = ()

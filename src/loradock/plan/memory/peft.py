@@ -6,7 +6,7 @@ size h, with I the widest input (the MLP's inner size), R the outputs of all its
 have an adapter, the layer keeps
 
     R - h + I   elements in the compute dtype: q, k, v, the attention's output, gate, up, activation, their product
-    2 h         float32: what goes into the two norms
+    2 h         float32: what goes into the two norms; queries and keys, too, where these have norms of their own
     C           in the compute dtype: autocast makes a copy of the input for each adapter
     C           bytes of mask where the adapters have dropout
 
@@ -71,6 +71,7 @@ def layer_bytes_per_token(
         copies = gpu_copies(model, has_mask=has_mask) + (adapter_inputs if has_dropout else common_inputs(model))
     elements = max(0.0, outputs - model.hidden) + widest_input(model) + copies
     plain = BYTES[dtype] * elements + BYTES["float32"] * 2 * model.hidden + adapter_inputs * has_dropout
+    plain += BYTES["float32"] * (dtype != "float32") * model.normed_heads / model.layers
     plain += experts.kept_bytes_per_token(model, size=BYTES[dtype])
     return plain + (model.recurrence.kept(dtype) * recurrent_share(model) if model.recurrence else 0)
 
