@@ -75,7 +75,7 @@ def run_config(folder: str, *, rank: int, targets: str) -> RunConfig:
 
 
 def fill(model: Any) -> None:
-    """Put tensors of the device, without content, in the place of those that have no memory: in NF4 what is in a run."""
+    """Put tensors of the device, without content, in the place of those on the meta device, in NF4 where a run's are."""
     routers = set(layout.routers(model))
     quantise(model, dtype=torch.bfloat16, device="cuda", but=routers)
     for matrices in list(layout.matrices(model)):
@@ -113,7 +113,7 @@ def routed(facts: ModelFacts) -> Iterator[None]:
     """
     counted = torch.bincount
 
-    def spread(chosen: torch.Tensor, weights: Any = None, minlength: int = 0) -> torch.Tensor:
+    def spread(chosen: torch.Tensor, *, minlength: int) -> torch.Tensor:
         shares = np.full(minlength, 1 / minlength)
         return torch.from_numpy(np.random.default_rng(0).multinomial(chosen.numel(), shares))
 

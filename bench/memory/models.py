@@ -80,9 +80,7 @@ def facts(model: Any, *, name: str) -> ModelFacts:
     )
 
 
-def quantise(
-    model: Any, *, dtype: torch.dtype, device: str | None = None, but: Collection[str] = frozenset()
-) -> None:
+def quantise(model: Any, *, dtype: torch.dtype, device: str | None = None, but: Collection[str] = frozenset()) -> None:
     """Put NF4 layers without content in the place of all linear ones but the head and those of these names.
 
     On their own device, or on this one.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
@@ -75,7 +74,7 @@ class PeftPasses:
             rank=RANK,
             optimizer="adamw_fused",
             checkpointing=is_recomputed,
-            attention="sdpa",
+            attention="sdpa" if self.facts.has_sdpa else "eager",
             on_gpu=True,
         )
         return Taken(

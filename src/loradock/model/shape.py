@@ -58,6 +58,8 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
         pack_limit=lengths.pack_limit(text),
+        heads=getattr(text, "num_attention_heads", 0) or 0,
+        has_clamped_gates=bool(getattr(text, "swiglu_limit", None)),
         normed_heads=normed_heads(model),
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
