@@ -55,6 +55,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "minimax_m2": {"num_local_experts": 4, "intermediate_size": 64},
     "olmoe": {"num_experts": 8, "intermediate_size": 64, "norm_topk_prob": True},
     "granitemoe": {"num_local_experts": 4},
+    "llama4_text": {
+        "num_hidden_layers": 4,
+        "num_local_experts": 4,
+        "intermediate_size": 64,
+        "intermediate_size_mlp": 128,
+        "interleave_moe_layer_step": 2,
+        "attention_chunk_size": 24,
+        "floor_scale": 16,
+    },
 }
 
 FAST = tuple(kind for kind in KINDS if kind in {family.model_type for family in FAMILIES})

@@ -56,6 +56,18 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             "vision_config": {**VISION, "num_hidden_layers": 2, "num_key_value_heads": 2, "head_dim": 16},
         },
     ),
+    "llama4": (
+        "Llama4ForConditionalGeneration",
+        {
+            "text_config": {**TEXT, "intermediate_size": 64, "intermediate_size_mlp": 128, "num_local_experts": 4},
+            "vision_config": {
+                **SIGLIP,
+                "vision_output_dim": 64,
+                "projector_input_dim": 64,
+                "projector_output_dim": 64,
+            },
+        },
+    ),
     "mistral3": (
         "Mistral3ForConditionalGeneration",
         {"text_config": TEXT, "vision_config": {**SIGLIP, "head_dim": 16}},
@@ -89,7 +101,7 @@ def make_wrapper(directory: Path, kind: str, *, seed: int = 0, text: Mapping[str
     }
     config = AutoConfig.for_model(kind, **{**parts, "text_config": language}, **images)
     torch.manual_seed(seed)
-    model = getattr(transformers, name)(config).to(torch.bfloat16)
+    model = getattr(transformers, name)._from_config(config, dtype=torch.bfloat16)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory

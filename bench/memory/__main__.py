@@ -4,9 +4,11 @@
     .venv/bin/python -m bench.memory --models tinyllama-1.1b --results DIRECTORY
 
     tests/fakegpu/bare .venv/bin/python -m bench.memory --allocator    the same on a CUDA device, or its stand-in
+    FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --mixtures    mixtures of experts
 
 Writes bench/results/memory/live-bytes.{json,md}, or with --allocator allocator.{json,md}: what torch's CUDA allocator
-takes for passes of both engines, against the plan. Without it needs no GPU and little memory.
+takes for passes of both engines, against the plan; with --mixtures mixtures.{json,md}. Without these needs no GPU and
+little memory.
 """
 
 from __future__ import annotations
@@ -21,6 +23,7 @@ import torch
 
 from bench.floor.machine import commit, stack
 from bench.memory import allocator_table as allocator
+from bench.memory import mixtures
 from bench.memory.live import LiveBytes
 from bench.memory.measure import Found, Measurement, as_dict
 from bench.memory.models import adapted, no_launches
@@ -81,15 +84,20 @@ def measured(name: str) -> list[Found]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", default=REAL, choices=sorted(MODELS))
+    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *mixtures.NAMES}))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--allocator", action="store_true", help="needs a CUDA device: what its allocator takes")
+    parser.add_argument("--mixtures", action="store_true", help="the same of mixtures of experts")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    if options.allocator:
-        allocator.write(options.models, folder=options.results)
+    if options.mixtures:
+        names = options.models or tuple(mixtures.NAMES)
+        allocator.write(names, folder=options.results, of=allocator.of_mixture, name="mixtures")
         return
-    results = {name: measured(name) for name in options.models}
+    if options.allocator:
+        allocator.write(options.models or REAL, folder=options.results, of=allocator.of_model, name="allocator")
+        return
+    results = {name: measured(name) for name in options.models or REAL}
     options.results.mkdir(parents=True, exist_ok=True)
     content = {
         "commit": commit(),

@@ -15,8 +15,10 @@ from typing import Any
 
 import torch
 
+from bench.memory import mixtures
 from bench.memory.models import adapted, facts, flat_batch
 from bench.train.models import settings
+from loradock.facts import ModelFacts
 from loradock.machine.library_variables import ALLOCATOR
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.training.backends.fast.attention.flash_torch import FlashTorch
@@ -24,6 +26,7 @@ from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.kernels import fused
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
+from loradock.training.objectives.supervised import balancing_of
 
 DOCUMENT = 166
 POSITIONS = 1024
@@ -93,15 +96,23 @@ def documents(tokens: int) -> FlatBatch:
     return flat_batch(tokens, document=DOCUMENT, device="cuda")
 
 
+def subject(name: str, *, layers: int | None = None) -> tuple[Any, ModelFacts]:
+    """(PeftModel, its facts) of a real config, with fewer layers where asked for."""
+    if name in mixtures.NAMES:
+        return mixtures.made(name, rank=RANK, layers=layers)
+    values = settings(name)
+    values["num_hidden_layers"] = layers or values["num_hidden_layers"]
+    model = adapted(values, dtype=torch.bfloat16, device="cuda", rank=RANK)
+    return model, facts(model, name=name)
+
+
 class FastPasses:
     """One model on the device, whose passes by the fast engine are measured shape by shape."""
 
     def __init__(self, name: str, *, layers: int | None = None) -> None:
-        values = settings(name)
-        values["num_hidden_layers"] = layers or values["num_hidden_layers"]
         self.name = name
-        self.model = adapted(values, dtype=torch.bfloat16, device="cuda", rank=RANK)
-        self.layers: int = values["num_hidden_layers"]
+        self.model, self.facts = subject(name, layers=layers)
+        self.layers = self.facts.layers
         setting = Setting(
             quantization="nf4",
             double_quant=True,
@@ -112,7 +123,7 @@ class FastPasses:
             longest_tokens=DOCUMENT,
             mean_tokens=DOCUMENT,
         )
-        self.expected = FastMemory(facts(self.model, name=name), setting)
+        self.expected = FastMemory(self.facts, setting)
 
     def engine(self, shape: Shape) -> FastModel:
         """The fast engine's view of the model, as `loradock train` makes it."""
@@ -124,6 +135,7 @@ class FastPasses:
             kernels=fused,
             checkpointed=shape.checkpointed,
         )
+        engine.balance.coefficient = balancing_of(self.model.get_base_model()) if engine.has_experts else 0.0
         empty()
         engine.keep_dense(shape.cached)
         return engine
@@ -135,7 +147,7 @@ class FastPasses:
 
     def of(self, shape: Shape) -> Taken:
         """The largest pass, an update, passes that differ, and an evaluation."""
-        with afresh():
+        with afresh(), mixtures.routed(self.facts):
             engine = self.engine(shape)
             adapters, draw = engine.adapters, random.Random(0)
             optimizer = FlatAdamW(adapters, [adapters.parameters], lr=1e-4, weight_decay=0.0)

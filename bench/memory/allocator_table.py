@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -11,22 +11,24 @@ import torch
 from bench.floor.machine import commit, stack
 from bench.memory.allocator import FastPasses, Taken, as_a_run_does, empty, shapes
 from bench.memory.peft import PeftPasses
+from loradock.plan.memory.fast import Shape
 from loradock.plan.memory.peft import Batch
 
 BUDGETS = (2048, 4096, 8192, 16384)
+MIXTURE_BUDGETS = (4096, 16384)
 BATCHES = (Batch(rows=4, length=512), Batch(rows=4, length=1024), Batch(rows=8, length=1024))
 GIB = 1 << 30
 
 
-def write(models: Iterable[str], *, folder: Path) -> None:
-    """Measure and write allocator.json and allocator.md."""
+def write(models: Iterable[str], *, folder: Path, of: Callable[[str], Iterator[Taken]], name: str) -> None:
+    """Measure and write `name`.json and .md; `of`: the shapes of one model."""
     as_a_run_does()
-    found = [taken for name in models for taken in of_model(name)]
+    found = [taken for model in models for taken in of(model)]
     folder.mkdir(parents=True, exist_ok=True)
     content = {"commit": commit(), "stack": stack(), "device": torch.cuda.get_device_name()}
     content["shapes"] = [each.as_dict() for each in found]
-    (folder / "allocator.json").write_text(json.dumps(content) + "\n")
-    (folder / "allocator.md").write_text(table(found))
+    (folder / f"{name}.json").write_text(json.dumps(content) + "\n")
+    (folder / f"{name}.md").write_text(table(found))
     print(table(found))
 
 
@@ -45,13 +47,29 @@ def of_model(name: str) -> Iterator[Taken]:
     empty()
 
 
+def of_mixture(name: str) -> Iterator[Taken]:
+    """The shapes of one mixture: fewer, since each launches what all of its experts need."""
+    fast = FastPasses(name)
+    for tokens in MIXTURE_BUDGETS:
+        for recomputed in (0, fast.layers):
+            yield fast.of(Shape(tokens=tokens, checkpointed=recomputed))
+    del fast
+    empty()
+    peft = PeftPasses(name)
+    for is_recomputed in (False, True):
+        yield peft.of(BATCHES[-1], is_recomputed=is_recomputed)
+    del peft
+    empty()
+
+
 def table(found: list[Taken]) -> str:
     """The figures as Markdown, and the worst of them."""
     ratios = sorted(each.ratio for each in found)
     lines = [
         "GiB: the peaks of torch's CUDA allocator (expandable segments) and the plan without `runtime`, which no",
-        "allocator sees; ratio: plan over reserved. Rank 16 on all linear layers, bfloat16, sm90; optimiser's state",
-        "counted. Fast: documents of 166 tokens, the largest pass and four of 80 to 100 % of it, and an evaluation.",
+        "allocator sees; ratio: plan over reserved. Rank 16 on all linear layers (and experts), bfloat16, sm90; the",
+        "optimiser's state counted. Fast: documents of 166 tokens, the largest pass and four of 80 to 100 % of it, and",
+        "an evaluation.",
         f"Plan over reserved: {ratios[0]:.3f} to {ratios[-1]:.3f}, in the middle {ratios[len(ratios) // 2]:.3f}.",
         "",
         "| engine | model | tokens | recomputed | cached | allocated | reserved | plan | ratio |",

@@ -7,7 +7,7 @@ kernels and the attention of a card. Triton's launches are left out: they give n
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -80,24 +80,28 @@ def facts(model: Any, *, name: str) -> ModelFacts:
     )
 
 
-def quantise(model: Any, *, dtype: torch.dtype) -> None:
-    """Put NF4 layers without content in the place of all linear ones but the head."""
+def quantise(model: Any, *, dtype: torch.dtype, device: str | None = None, but: Collection[str] = frozenset()) -> None:
+    """Put NF4 layers without content in the place of all linear ones but the head and those of these names.
+
+    On their own device, or on this one.
+    """
     from bitsandbytes.nn import Linear4bit
     from bitsandbytes.nn.modules import Params4bit
 
-    head = model.get_output_embeddings()
+    kept = {id(model.get_output_embeddings()), *(id(model.get_submodule(name)) for name in but)}
     for parent in list(model.modules()):
         for name, module in list(parent.named_children()):
-            if not isinstance(module, torch.nn.Linear) or module is head:
+            if not isinstance(module, torch.nn.Linear) or id(module) in kept:
                 continue
-            device = module.weight.device
-            state = nf4_state(module.weight.shape, dtype=dtype, device=device)
-            packed = torch.empty(module.weight.numel() // 2, 1, dtype=torch.uint8, device=device)
+            place = torch.device(device) if device else module.weight.device
+            state = nf4_state(module.weight.shape, dtype=dtype, device=place)
+            packed = torch.empty(module.weight.numel() // 2, 1, dtype=torch.uint8, device=place)
             layer = Linear4bit(1, 1, bias=False, compute_dtype=dtype, quant_type="nf4", device="meta")
             layer.in_features, layer.out_features = module.in_features, module.out_features
             layer.weight = Params4bit(
                 packed, requires_grad=False, quant_state=state, quant_type="nf4", bnb_quantized=True
             )
+            layer.bias = module.bias
             setattr(parent, name, layer)
 
 

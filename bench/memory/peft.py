@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
-from bench.memory.allocator import RANK, Taken, afresh, empty
-from bench.memory.models import adapted, facts
-from bench.train.models import settings
+from bench.memory import mixtures
+from bench.memory.allocator import RANK, Taken, afresh, empty, subject
 from loradock.plan.memory import peft
 from loradock.plan.memory.peft import Batch
+from loradock.training.objectives.supervised import balancing_of, name_counts
 
 METRICS = ("log_probs", "entropy", "is_top1")
 """What TRL's head gives for its loss and its metrics."""
@@ -23,12 +22,13 @@ class PeftPasses:
     def __init__(self, name: str, *, layers: int | None = None) -> None:
         from trl.trainer.utils import add_fused_lm_head
 
-        values = settings(name)
-        values["num_hidden_layers"] = layers or values["num_hidden_layers"]
-        self.name, self.layers = name, values["num_hidden_layers"]
-        self.model: Any = adapted(values, dtype=torch.bfloat16, device="cuda", rank=RANK)
-        self.facts = facts(self.model, name=name)
-        add_fused_lm_head(self.model.get_base_model(), outputs=METRICS)
+        self.name = name
+        self.model, self.facts = subject(name, layers=layers)
+        self.layers, whole = self.facts.layers, self.model.get_base_model()
+        add_fused_lm_head(whole, outputs=METRICS)
+        if self.facts.experts and balancing_of(whole):
+            whole.config.output_router_logits = True
+            name_counts(whole.config, whole)
         self.model.enable_input_require_grads()
         self.model.train()
 
@@ -56,7 +56,7 @@ class PeftPasses:
         """Two passes with an update between them."""
         trained = [each for each in self.model.parameters() if each.requires_grad]
         empty()
-        with afresh():
+        with afresh(), mixtures.routed(self.facts):
             step = self.step(batch, is_recomputed=is_recomputed)
             optimizer = torch.optim.AdamW(trained, lr=1e-4, fused=True)
             step()
@@ -74,7 +74,7 @@ class PeftPasses:
             rank=RANK,
             optimizer="adamw_fused",
             checkpointing=is_recomputed,
-            attention="sdpa",
+            attention="sdpa" if self.facts.has_sdpa else "eager",
             on_gpu=True,
         )
         return Taken(

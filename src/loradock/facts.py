@@ -174,6 +174,9 @@ class ModelFacts(PositionFacts):
     layers that PEFT takes for experts of this kind of model, so that they get none. `row_parameters`: weights of the
     rows of new tokens, which are trained with the adapter. `is_prequantised`: its files hold it in NF4, but for
     `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
+    `pack_limit`: the most tokens of a pack in which its code counts each document from its own start, None without end.
+    `heads`: of queries in a layer. `has_clamped_gates`: its experts' gates are bounded (gpt-oss). `normed_heads`:
+    elements of queries and keys that go through a norm of their own, of a token in all layers.
     """
 
     architecture: str
@@ -190,6 +193,10 @@ class ModelFacts(PositionFacts):
     has_sdpa: bool = True
     capped_heads: int = 0
     peculiarity: str | None = None
+    pack_limit: int | None = None
+    heads: int = 0
+    has_clamped_gates: bool = False
+    normed_heads: int = 0
     left_out: tuple[LeftOut, ...] = ()
     recurrence: Recurrence | None = None
     experts: tuple[ExpertShape, ...] = ()

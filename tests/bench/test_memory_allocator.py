@@ -60,6 +60,20 @@ def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None
         assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.06)
 
 
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "glm-4.5-air"])
+def test_the_plan_of_a_mixture_holds_with_adapters_on_its_experts(name: str) -> None:
+    passes = FastPasses(name, layers=4)
+    for recomputed in (0, 4):
+        assert_planned(passes.of(Shape(tokens=8192, checkpointed=recomputed)), within=0.07)
+
+
+def test_the_plan_of_a_mixture_holds_on_the_peft_engine() -> None:
+    """Of one whose queries and keys have norms of their own."""
+    passes = PeftPasses("qwen3-30b-a3b", layers=4)
+    for is_recomputed in (False, True):
+        assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.07)
+
+
 def test_one_room_serves_every_product_so_a_pass_takes_no_memory_for_the_next_layers_matrix() -> None:
     passes = FastPasses(SMALL, layers=4)
     engine = passes.engine(Shape(tokens=512, checkpointed=0))

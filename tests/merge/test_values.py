@@ -170,7 +170,7 @@ def test_tokens_that_were_added_enlarge_the_vocabulary(tmp_path: Path, base: Pat
     assert float(kl(wanted, log_probabilities(found, len(words))).mean()) <= IN_FLOAT32
 
 
-@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss", "llama4_text"])
 def test_experts_are_those_of_training_with_what_their_adapter_adds(tmp_path: Path, kind: str) -> None:
     """Of Qwen each expert is three tensors in the files, of gpt-oss all are one, which is transposed."""
     base = mixtures.make(tmp_path / "base", kind, hidden_size=80, head_dim=20)

@@ -16,7 +16,7 @@ from whole_runs import losses, train
 
 from loradock.errors import ModelError
 from loradock.model import recurrence
-from loradock.training.objectives.supervised import has_routers
+from loradock.training.objectives.supervised import has_balanced_routers
 
 COMMON = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 1024}
 HYBRID = {"mamba_d_ssm": 128, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_chunk_size": 16}
@@ -79,5 +79,5 @@ def test_routers_are_asked_for_their_loads_where_there_are_any() -> None:
     """Granite 4 and Qwen3-Next name a weight of that loss in config.json, with experts or without."""
     dense = built("qwen3_next")
     assert dense.config.router_aux_loss_coef
-    assert not has_routers(dense)
-    assert has_routers(built("qwen3_next", mlp_only_layers=[]))
+    assert not has_balanced_routers(dense)
+    assert has_balanced_routers(built("qwen3_next", mlp_only_layers=[]))

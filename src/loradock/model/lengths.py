@@ -28,6 +28,16 @@ def positions_of(base: BaseModel, config: RunConfig) -> PositionFacts:
     return facts
 
 
+def pack_limit(config: Any) -> int | None:
+    """The most tokens of a pack that a text model's code computes as if each document began a row; None without end.
+
+    Llama 4's counts the temperature of layers without rotary positions from the row's start; chunks of attention from
+    the document's.
+    """
+    is_counting = config.model_type == "llama4_text" and config.attn_temperature_tuning
+    return config.floor_scale - 1 if is_counting and not all(config.no_rope_layers) else None
+
+
 def sliding_window(config: Any) -> int | None:
     """Tokens that a text model's attention reaches back, at the least of its layers; None for all."""
     return getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None

@@ -57,6 +57,10 @@ def inspect(base: BaseModel, config: RunConfig) -> ModelFacts:
         has_sdpa=bool(getattr(model, "_supports_sdpa", True)),
         capped_heads=capped_heads(text),
         peculiarity=peculiarity(text),
+        pack_limit=lengths.pack_limit(text),
+        heads=getattr(text, "num_attention_heads", 0) or 0,
+        has_clamped_gates=bool(getattr(text, "swiglu_limit", None)),
+        normed_heads=normed_heads(model),
         left_out=architecture.left_out(model),
         recurrence=recurrence.of(model, text),
         is_prequantised=bool(prequantised.settings(base.config)),
@@ -90,6 +94,20 @@ def held_dense(base: BaseModel, config: RunConfig, model: Any, linears: Sequence
 def capped_heads(config: Any) -> int:
     """Query heads of a layer of a text model whose attention is soft-capped; 0 where it is not."""
     return config.num_attention_heads if getattr(config, "attn_logit_softcapping", None) else 0
+
+
+NORMS_OF_HEADS = ("q_norm", "qk_norm", "query_layernorm")
+"""How classes call the norm of queries, beside which keys have one, too."""
+
+
+def normed_heads(model: Any) -> int:
+    """Elements of queries and keys that go through a norm before attention, of a token in all layers."""
+    attentions = (
+        module
+        for module in model.modules()
+        if any(hasattr(module, name) for name in NORMS_OF_HEADS) and hasattr(module, "q_proj")
+    )
+    return sum(module.q_proj.weight.shape[0] + module.k_proj.weight.shape[0] for module in attentions)
 
 
 def peculiarity(config: Any) -> str | None:

@@ -29,6 +29,7 @@ from loradock.model import (
     weights,
 )
 from loradock.model.files import check_readable
+from loradock.model.patches import decoder
 from loradock.text.suggest import nearest, sentence
 
 DECODERS = "loradock fine-tunes decoder-only models (Llama, Mistral, Qwen, Phi, Gemma, ...)"
@@ -234,6 +235,7 @@ def on_meta(base: BaseModel) -> Any:
     """The causal LM that config.json describes, on the meta device: shapes without memory. ModelError if it is none."""
     import torch
 
+    decoder.build(base.config)
     with torch.device("meta"), reading_config(base.directory, "describes a model that transformers cannot build"):
         return architecture.build(base.config, trust_remote_code=base.trust_remote_code)
 

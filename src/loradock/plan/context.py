@@ -91,8 +91,14 @@ class Context:
         if self.plan.packing.value:
             fullest = self.fullest if self.engine.plans_shapes else 1.0
             most = min(most, math.ceil(most * self.data.mean_tokens * fullest / self.row_tokens))
+            most = most if self.pack_limit is None else min(most, self.pack_limit // self.row_tokens)
         busy_tokens = GPU_TOKENS if self.on_gpu else CPU_TOKENS
         return max(self.least_rows, min(most, busy_tokens // self.row_tokens))
+
+    @property
+    def pack_limit(self) -> int | None:
+        """Tokens of a pack beyond which the model's own code computes documents otherwise; None without end."""
+        return None if self.engine.always_packs else self.model.pack_limit
 
     @property
     def least_rows(self) -> int:

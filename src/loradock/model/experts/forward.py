@@ -19,6 +19,8 @@ from loradock.model.experts.storage import NF4Experts
 NAME = "loradock"
 """Of this forward among transformers' implementations of experts."""
 FACTORS = "lora_factors"
+TOKENS_AT_ONCE = 1024
+"""So many are added up at a time, in the dtype of the router's weights, which may be wider than all else."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,71 @@ class _Product(torch.autograd.Function):
         return gradient @ (matrix.t() if ctx.is_transposed else matrix), None, None, None
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Pairs:
+    """P pairs of a token and one of its `active` experts, sorted by expert: `order` int64 [P] says which stands where.
+
+    `places`: the other way round.
+    """
+
+    active: int
+    order: torch.Tensor
+    places: torch.Tensor
+
+    def spread(self, rows: torch.Tensor) -> torch.Tensor:
+        """[tokens, n] -> [P, n]: each token's row for each of its experts."""
+        return rows.index_select(0, self.order // self.active)
+
+    def summed(self, rows: torch.Tensor) -> torch.Tensor:
+        """[P, n] -> [tokens, n]: in the order of a token's experts."""
+        return rows.index_select(0, self.places).view(-1, self.active, rows.shape[1]).sum(dim=1)
+
+
+class _Spread(torch.autograd.Function):
+    """`Pairs.spread`, with `Pairs.summed` as its gradient: torch's own zeroes all tokens for each expert."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        """[P, n]."""
+        ctx.pairs = pairs
+        return pairs.spread(rows)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Of the rows alone."""
+        return ctx.pairs.summed(gradients[0]), None
+
+
+class _Summed(torch.autograd.Function):
+    """`Pairs.summed` of outputs times weights [P, 1], in the wider dtype of both, a part of the tokens at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, outputs: torch.Tensor, weights: torch.Tensor, pairs: Pairs) -> torch.Tensor:
+        """[tokens, n] in the dtype of the outputs."""
+        ctx.save_for_backward(outputs, weights)
+        ctx.pairs = pairs
+        parts = pairs.places.view(-1, pairs.active).split(TOKENS_AT_ONCE)
+        return torch.cat(
+            [
+                (outputs[places] * weights[places]).sum(dim=1).to(outputs.dtype)  # [tokens, active, n]
+                for places in parts
+            ]
+        )
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        """Of outputs and weights."""
+        outputs, weights = ctx.saved_tensors
+        of_outputs, of_weights = torch.empty_like(outputs), torch.empty_like(weights)
+        tokens = ctx.pairs.order // ctx.pairs.active
+        for start in range(0, len(outputs), TOKENS_AT_ONCE):
+            part = slice(start, start + TOKENS_AT_ONCE)
+            rows = gradients[0].index_select(0, tokens[part]).to(torch.promote_types(outputs.dtype, weights.dtype))
+            of_outputs[part] = rows * weights[part]
+            of_weights[part] = rows.mul_(outputs[part]).sum(dim=1, keepdim=True)
+        return of_outputs, of_weights, None
+
+
 def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.Tensor:
     """One expert's matrix: of NF4 in the dtype of the products, else in this one."""
     return weights.expert(expert) if isinstance(weights, NF4Experts) else weights[expert].to(dtype)
@@ -57,13 +124,13 @@ def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.T
 
 def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
     """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
-    weights = getattr(module, key)
+    weights, lies = getattr(module, key), layout.of(module)
     is_cast = inputs.dtype != weights.dtype and not torch.is_autocast_enabled(inputs.device.type)
     if isinstance(weights, NF4Experts) or is_cast:
-        outputs: Any = _Product.apply(inputs, weights, expert, module.is_transposed)
+        outputs: Any = _Product.apply(inputs, weights, expert, lies.is_transposed)
     else:
-        outputs = inputs @ (weights[expert] if module.is_transposed else weights[expert].t())
-    if module.has_bias:
+        outputs = inputs @ (weights[expert] if lies.is_transposed else weights[expert].t())
+    if lies.has_bias:
         outputs = outputs + getattr(module, f"{key}_bias")[expert]
     factors: Factors | None = getattr(module, FACTORS, {}).get(key)
     if factors is None:
@@ -79,25 +146,31 @@ def experts_forward(
     module: Any, hidden_states: torch.Tensor, top_k_index: torch.Tensor, top_k_weights: torch.Tensor
 ) -> torch.Tensor:
     """The sum over each token's experts [tokens, hidden]; indices and weights [tokens, k] are those of the router."""
-    count, chosen = top_k_index.shape
+    chosen = top_k_index.shape[1]
     experts = top_k_index.reshape(-1)
     order = experts.argsort(stable=True)
+    places = torch.empty_like(order)
+    places[order] = torch.arange(len(order), device=order.device)
+    pairs = Pairs(active=chosen, order=order, places=places)
     tokens_of = torch.bincount(experts, minlength=module.num_experts).tolist()
-    into, out_of = layout.keys(module)
+    lies = layout.of(module)
+    into, out_of = lies.keys
+    weights = top_k_weights.reshape(-1, 1).index_select(0, order)
+    spread: Any = _Spread.apply(hidden_states, pairs)
+    if lies.scales_inputs:
+        spread, weights = spread * weights, torch.ones_like(weights)
     parts: list[torch.Tensor] = []
-    for expert, pairs in enumerate(order.split(tokens_of)):
-        if not len(pairs):
+    for expert, inputs in enumerate(spread.split(tokens_of)):
+        if not len(inputs):
             continue
-        inner = product(module, into, hidden_states[pairs // chosen], expert)
-        inner = module._apply_gate(inner) if module.has_gate else module.act_fn(inner)
+        inner = product(module, into, inputs, expert)
+        inner = module._apply_gate(inner) if lies.has_gate else module.act_fn(inner)
         parts.append(product(module, out_of, inner, expert))
     outputs = torch.cat(parts)
     if module.has_post_expert_norm:
         outputs = module.post_expert_norm(outputs)
-    weighted = outputs * top_k_weights.reshape(-1)[order].unsqueeze(-1)
-    place = torch.empty_like(order)
-    place[order] = torch.arange(len(order), device=order.device)
-    return weighted[place].view(count, chosen, -1).sum(dim=1).to(hidden_states.dtype)
+    summed: Any = _Summed.apply(outputs, weights, pairs)
+    return summed.to(hidden_states.dtype)
 
 
 def install(model: Any) -> int:
@@ -118,7 +191,8 @@ def put_into(module: Any) -> None:
 
 def is_installed(module: Any) -> bool:
     """Whether a module's experts are computed here."""
-    return layout.is_served(module) and module.config._experts_implementation == NAME
+    config = getattr(module, "config", None)  # Llama 4's own class of experts has none
+    return layout.is_served(module) and config is not None and config._experts_implementation == NAME
 
 
 @contextmanager

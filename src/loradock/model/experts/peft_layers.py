@@ -71,8 +71,22 @@ def factors(wrapper: Any, adapter: str) -> Any:
 
     a, b = wrapper.lora_A[adapter].weight, wrapper.lora_B[adapter].weight
     experts = wrapper.num_experts
-    return Factors(
-        a=a.view(experts, -1, a.shape[1]).unbind(0),
-        b=b.view(b.shape[0], -1, experts).permute(2, 0, 1).unbind(0),
-        scaling=wrapper.scaling[adapter],
-    )
+    a, b = a.view(experts, -1, a.shape[1]), b.view(b.shape[0], -1, experts).permute(2, 0, 1)
+    if is_read_across(wrapper):
+        a, b = b.transpose(1, 2), a.transpose(1, 2)
+    return Factors(a=a.unbind(0), b=b.unbind(0), scaling=wrapper.scaling[adapter])
+
+
+def lies_as_stored(wrapper: Any) -> bool:
+    """Whether PEFT's B times A is the change of an expert's matrix as it is stored; else that of its transpose."""
+    return wrapper._did_swap_in_out_features
+
+
+def is_read_across(wrapper: Any) -> bool:
+    """Whether PEFT takes a transposed matrix for one that is not, so that its A holds outputs and its B inputs.
+
+    It asks the class, and Llama 4's does not say. The adapter's file is what plain PEFT makes of that class.
+    """
+    from loradock.model.experts import layout
+
+    return lies_as_stored(wrapper) and layout.of(wrapper.get_base_layer()).is_transposed

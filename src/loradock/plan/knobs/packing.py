@@ -12,21 +12,23 @@ CARRIES_ON = "its recurrent layers would carry their state from one document int
 def decide(context: Context) -> Decision[bool]:
     """Pack on a GPU when padding to the longest row of a micro-batch would waste a fifth of the tokens or more.
 
-    ConfigError where it was asked for and recurrent layers, which know no documents, would leak.
+    ConfigError where it was asked for and the model's code would not compute documents as alone: recurrent layers,
+    which know none, and scales of attention that grow with the pack.
     """
     setting = context.config.train.packing
+    differing = _differing(context)
     if context.config.objective_spec.has_head and not context.engine.always_packs:
         return Decision(name="packing", value=False, why="a score is read from the end of each answer, which is padded")
-    if context.model.recurrence and setting is True:
-        what = f"train.packing cannot be used with {context.model.architecture}: {CARRIES_ON}"
+    if differing and setting is True:
+        what = f"train.packing cannot be used with {context.model.architecture}: {differing}"
         raise ConfigError(what, hint="--set train.packing=false")
     if setting != "auto":
         return asked("packing", setting)
     if context.engine.always_packs:
         why = f"{context.engine.title} always packs; order and samples per step stay the same"
         return Decision(name="packing", value=True, why=why)
-    if context.model.recurrence:
-        return Decision(name="packing", value=False, why=CARRIES_ON)
+    if differing:
+        return Decision(name="packing", value=False, why=differing)
     data = context.data
     padding = 1 - data.mean_tokens / max(1, data.longest_tokens)
     if not context.on_gpu:
@@ -41,9 +43,20 @@ def decide(context: Context) -> Decision[bool]:
     return Decision(name="packing", value=True, why=why)
 
 
+def _differing(context: Context) -> str | None:
+    """Why documents in a pack would not be computed as alone; None where they would be."""
+    if context.model.recurrence:
+        return CARRIES_ON
+    setting, limit = context.config.train.micro_batch, context.pack_limit
+    width = context.data.limit_tokens * max(context.least_rows, 1 if setting == "auto" else setting)
+    if limit is None or width <= limit:
+        return None
+    return f"its attention's scale grows from a pack's start, not a document's, where it has more than {limit:,} tokens"
+
+
 def propose(context: Context) -> tuple[Trial, ...]:
     """On, where it is off. With one row a pass there is no padding to spare, but passes are fewer."""
-    if context.plan.packing.value or context.model.recurrence or context.config.objective_spec.has_head:
+    if context.plan.packing.value or _differing(context) or context.config.objective_spec.has_head:
         return ()
     return (
         Trial(

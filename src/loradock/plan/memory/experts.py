@@ -13,6 +13,8 @@ from loradock.facts import ExpertShape, ModelFacts
 FLOAT_BYTES = 4
 ROUTER_COPIES = 2
 """Of the router's answers, float32: logits and probabilities, kept in all layers for the balancing loss."""
+CLAMPED_COPIES = 3
+"""What a gate with bounds keeps beside that: gate and up within them, and the sigmoid, as wide as the product."""
 INDEX_BYTES = 3 * 8
 """Of a pair: its place in the order of experts, and back."""
 FAST_PAIR_BYTES = 3 * 8 + 8 + 4
@@ -29,7 +31,7 @@ def kept_bytes_per_token(model: ModelFacts, *, size: int) -> float:
     targets = set(model.expert_targets)
     total = 0.0
     for into, out_of in _pairs(model):
-        elements = into.rows + out_of.columns + out_of.rows
+        elements = into.rows + out_of.columns + out_of.rows + CLAMPED_COPIES * model.has_clamped_gates * out_of.columns
         elements += sum(matrix.columns for matrix in (into, out_of) if matrix.name in targets)
         total += into.active * (size * elements + INDEX_BYTES)
     return total / max(1, model.layers)

@@ -55,6 +55,11 @@ FRAGMENTATION = 0.015
 """What torch's allocator reserves on a GPU beyond its tensors' bytes, and the share of what comes and goes with a
 micro-batch: cuBLAS' workspace (32 MiB), segments of 2 MiB for tensors below 1 MiB, pages of 20 MiB for the others, and
 what lies between them. Measured with expandable segments at 96 shapes of four models (bench.memory --allocator)."""
+EXPERTS_FLOOR_BYTES = 200 << 20
+EXPERTS_FRAGMENTATION = 0.15
+"""The same of a mixture, besides: between experts' tensors and adapters, and of what is in flight, where tensors of
+all pairs come and go beside what recomputed layers keep. Measured at 16 shapes of four mixtures (bench.memory
+--mixtures)."""
 CPU_FRAGMENTATION = 0.08
 """Of what comes and goes with a micro-batch, on a CPU. An assumption."""
 
@@ -110,7 +115,8 @@ class FastMemory:
             "batch": shape.tokens * BATCH_BYTES_A_TOKEN,
         }
         parts_held = {"dense weights": self.dense_layer * shape.cached, "dequantised layer": self.dense_room(shape)}
-        parts = {**self.fixed, **parts_held, **moving, "fragmentation": self.fragmentation(sum(moving.values()))}
+        fragmentation = self.fragmentation(sum(moving.values()), in_flight=moving["in flight"])
+        parts = {**self.fixed, **parts_held, **moving, "fragmentation": fragmentation}
         return {**parts, "total": sum(parts.values())}
 
     def total(self, shape: Shape) -> int:
@@ -127,11 +133,12 @@ class FastMemory:
         is_used = self.setting.storage.is_dequantised and self.setting.on_gpu and shape.cached < self.widths.layers
         return self.widths.widest * self.bytes * is_used
 
-    def fragmentation(self, moving: int) -> int:
+    def fragmentation(self, moving: int, *, in_flight: int) -> int:
         """What the allocator holds beyond its tensors, while this many bytes come and go with a micro-batch."""
         if not self.setting.on_gpu:
             return int(moving * CPU_FRAGMENTATION)
-        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION)
+        of_experts = EXPERTS_FLOOR_BYTES + int(in_flight * EXPERTS_FRAGMENTATION) if self.model.experts else 0
+        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION) + of_experts
 
     def kept_by_layer(self, tokens: int) -> int:
         """Bytes that a plain layer keeps from forward to backward."""
@@ -210,13 +217,13 @@ class FastMemory:
         return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
 
     def _mixture_backward(self, tokens: int, *, has_dense: bool) -> int:
-        """The same for each pair of token and expert: the gate's product twice, then what its gradient is read from."""
+        """The same for each pair of token and expert: the gate's product beside its gradient, then the input's."""
         wide, dense = self.widths, self.widths.widest * self.bytes * has_dense
         pairs = tokens * wide.pairs
         product = pairs * wide.gated / wide.pairs / 2 * self.bytes
         copies = 0 if self.setting.on_gpu or self.bytes == FLOAT else 2 * product * FLOAT / self.bytes
         outputs = pairs * wide.hidden * self.bytes
-        moments = (outputs + product + dense, 3 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
+        moments = (outputs + product + dense, 2 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
         return int(self._hidden(tokens) + max(moments))
 
     def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:

@@ -6,15 +6,16 @@ size h, with I the widest input (the MLP's inner size), R the outputs of all its
 have an adapter, the layer keeps
 
     R - h + I   elements in the compute dtype: q, k, v, the attention's output, gate, up, activation, their product
-    2 h         float32: what goes into the two norms
+    2 h         float32: what goes into the two norms; queries and keys, too, where these have norms of their own
     C           in the compute dtype: autocast makes a copy of the input for each adapter
     C           bytes of mask where the adapters have dropout
 
 which is 212 KiB for Llama-3-8B. That is a CPU's: on a GPU PEFT sees that autocast is on and leaves the input as it is,
 so adapters with a common input keep it once, and no copy of it where there is no dropout; with a mask, keys and values
 are kept for every query head: 192 KiB. A checkpointed layer keeps its input, h, only. SDPA with a mask (all but
-flash-attn) keeps one of its own a layer: tokens x tokens when packed. What a recurrent layer keeps besides
-is counted on the meta device (`model.recurrence`), what a mixture's experts keep is in `plan/memory/experts.py`.
+flash-attn) keeps one of its own a layer: tokens x tokens when packed; eager attention the scores of all heads, too.
+What a recurrent layer keeps besides is counted on the meta device (`model.recurrence`), what a mixture's experts keep
+is in `plan/memory/experts.py`.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ ALLOCATOR_FLOOR_BYTES = 200 << 20
 GPU_FRAGMENTATION = 0.025
 """What torch's allocator reserves on a GPU beyond its tensors' bytes, and the share of activations and logits. Measured
 with expandable segments for four models (bench.memory --allocator)."""
+SCORES_KEPT, SCORES_IN_FLIGHT = 1, 3
+"""Copies of the scores of all heads where attention is written out (eager): of each layer, and of one beside. Measured
+for gpt-oss, whose softmax is in the compute dtype."""
 LOGIT_TILE_TOKENS = 4096
 LOGIT_TILE_VOCABULARY = 32768
 """TRL projects to logits in tiles of this size; the tile is allocated whole, however small the vocabulary."""
@@ -71,6 +75,7 @@ def layer_bytes_per_token(
         copies = gpu_copies(model, has_mask=has_mask) + (adapter_inputs if has_dropout else common_inputs(model))
     elements = max(0.0, outputs - model.hidden) + widest_input(model) + copies
     plain = BYTES[dtype] * elements + BYTES["float32"] * 2 * model.hidden + adapter_inputs * has_dropout
+    plain += BYTES["float32"] * (dtype != "float32") * model.normed_heads / model.layers
     plain += experts.kept_bytes_per_token(model, size=BYTES[dtype])
     return plain + (model.recurrence.kept(dtype) * recurrent_share(model) if model.recurrence else 0)
 
@@ -123,10 +128,11 @@ def activation_bytes(
     per_token = layer_bytes_per_token(
         model, dtype=dtype, has_dropout=has_dropout, on_gpu=on_gpu, has_mask=attention != "flash_attention_2"
     )
-    layer = batch.tokens * per_token + mask
+    scores = model.heads * batch.mask_elements * BYTES[dtype] if attention == "eager" else 0
+    layer = batch.tokens * per_token + mask + SCORES_KEPT * scores
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + BYTES["float32"])
     in_flight += int(batch.tokens * experts.in_flight_bytes_per_token(model, size=BYTES[dtype]))
-    in_flight += batch.tokens * experts.router_bytes_per_token(model)
+    in_flight += batch.tokens * experts.router_bytes_per_token(model) + SCORES_IN_FLIGHT * scores
     inputs = input_bytes(model, batch, dtype=dtype)
     heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype)
     return int(inputs + heaviest if checkpointing else model.layers * layer) + in_flight

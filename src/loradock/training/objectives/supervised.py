@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from loradock.training.passes import MicroStep, Passes, StepInputs
 
 LARGEST_EXPONENT = 700.0
 """exp of more does not fit a float."""
+BALANCING = "load_balancing_loss_func"
+"""What transformers' modules that compute such a loss call it."""
 
 
 class Supervised(Objective):
@@ -106,10 +109,13 @@ class Supervised(Objective):
 
 
 def balancing_of(model: Any) -> float:
-    """The coefficient of a model's load-balancing loss; 0 where it has no routers, or its config gives them none."""
+    """The coefficient of a model's load-balancing loss; 0 where it has no routers, or its config gives them none.
+
+    It is 0 for Llama 4, too: its config has a coefficient, and its class in transformers computes no such loss.
+    """
     config = model.config.get_text_config()
     coefficient = getattr(config, "router_aux_loss_coef", 0.0)
-    return coefficient if hasattr(config, "output_router_logits") and has_routers(model) else 0.0
+    return coefficient if hasattr(config, "output_router_logits") and has_balanced_routers(model) else 0.0
 
 
 def name_counts(config: Any, model: Any) -> None:
@@ -122,8 +128,12 @@ def name_counts(config: Any, model: Any) -> None:
                 setattr(config, name, count)
 
 
-def has_routers(model: Any) -> bool:
-    """Whether a model, whose class may have experts, has them: a layer of a kind whose output is router logits."""
-    recorders = (getattr(each, "_can_record_outputs", None) or {} for each in model.modules())
+def has_balanced_routers(model: Any) -> bool:
+    """Whether a model has layers of a kind whose output is router logits, of which its class makes a loss."""
+    recorders = (
+        getattr(each, "_can_record_outputs", None) or {}
+        for each in model.modules()
+        if hasattr(sys.modules[type(each).__module__], BALANCING)
+    )
     routers = tuple(recorder["router_logits"].target_class for recorder in recorders if "router_logits" in recorder)
     return any(isinstance(module, routers) for module in model.modules())

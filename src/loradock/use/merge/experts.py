@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
+from loradock.model.experts.peft_layers import lies_as_stored
 from loradock.use.merge import tensors
 from loradock.use.merge.adapted import Adapted, Delta
 from loradock.use.merge.tensors import Entry
@@ -62,7 +63,7 @@ def change(expert: int, delta: Delta, adapted: Adapted) -> torch.Tensor:
     of_expert = a.view(layer.num_experts, -1, a.shape[1])[expert]
     from_expert = b.view(b.shape[0], -1, layer.num_experts)[:, :, expert]
     added = from_expert @ of_expert * next(iter(layer.scaling.values()))
-    return added.t() if layer.get_base_layer().is_transposed else added
+    return added if lies_as_stored(layer) else added.t()
 
 
 _read = lru_cache(maxsize=4)(tensors.read)

@@ -124,10 +124,11 @@ class Mixture:
             self.down.backward_b(dy, saved.h_down * weights, pairs)
         dh = self.down.backward_h(dy, pairs)
         dproduct = self.down.backward_input(dy, dh, pairs)
-        dweights = (dproduct * self.gate.forward(gate_up)).sum(dim=1, dtype=torch.float32)
-        if self.down.bias is not None:
-            dweights += self.down.along_bias(dy, pairs)
-        del dy
+        along_bias = None if self.down.bias is None else self.down.along_bias(dy, pairs)
+        del dy  # before the product, which is wider
+        dweights = self.gate.forward(gate_up).mul_(dproduct).sum(dim=1, dtype=torch.float32)
+        if along_bias is not None:
+            dweights += along_bias
         product = self.gate.backward_(dproduct.mul_(weights), gate_up)
         if dh is not None:
             self.down.backward_a(dh.mul_(weights), product, pairs)
