@@ -75,7 +75,7 @@ def run_config(folder: str, *, rank: int, targets: str) -> RunConfig:
 
 
 def fill(model: Any) -> None:
-    """Put tensors of the device, without content, in the place of those on the meta device, in NF4 where a run's are."""
+    """Put tensors of the device, without content, in the place of those on the meta device; NF4 where a run has it."""
     routers = set(layout.routers(model))
     quantise(model, dtype=torch.bfloat16, device="cuda", but=routers)
     for matrices in list(layout.matrices(model)):

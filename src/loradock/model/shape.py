@@ -102,12 +102,15 @@ NORMS_OF_HEADS = ("q_norm", "qk_norm", "query_layernorm")
 
 def normed_heads(model: Any) -> int:
     """Elements of queries and keys that go through a norm before attention, of a token in all layers."""
-    attentions = (
-        module
-        for module in model.modules()
-        if any(hasattr(module, name) for name in NORMS_OF_HEADS) and hasattr(module, "q_proj")
-    )
-    return sum(module.q_proj.weight.shape[0] + module.k_proj.weight.shape[0] for module in attentions)
+    import torch
+
+    def width(attention: Any, name: str, axis: int) -> int:
+        layer = getattr(attention, name, None)
+        return layer.weight.shape[axis] if isinstance(layer, torch.nn.Linear) else 0
+
+    normed = [each for each in model.modules() if any(getattr(each, name, None) for name in NORMS_OF_HEADS)]
+    # What o_proj reads is as wide as all queries; q_proj may give a gate, too.
+    return sum(width(each, "o_proj", 1) + width(each, "k_proj", 0) for each in normed)
 
 
 def peculiarity(config: Any) -> str | None:
