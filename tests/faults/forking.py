@@ -20,6 +20,8 @@ from typing import Any
 from faults.campaign.processes import ENVIRONMENT, Process, adopt, die_with_parent, preload
 from faults.campaign.subjects import Loradock
 
+from loradock.training.run_dir.record import code_sha256
+
 ROOT = Path(__file__).parents[2]
 NO_MORE_SECONDS = 600.0
 POLL_SECONDS = 0.02
@@ -147,6 +149,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     preload(Loradock.package, libraries=Loradock.libraries)
+    code_sha256()
     adopt()
     running: dict[int, Process] = {}
     for line in sys.stdin:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from functools import cache
 from urllib.parse import quote
 
 SECRET_NAME = re.compile(r"TOKEN|SECRET|KEY|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE)
@@ -38,10 +39,11 @@ def without(text: str, secrets: Mapping[str, str]) -> str:
 
 def of(environ: Mapping[str, str]) -> dict[str, str]:
     """{value: `<NAME>`} for each variable whose name says that it is secret, in every spelling."""
-    secrets = {name: value for name, value in environ.items() if is_secret(name)}
+    secrets = {name: environ[name] for name in environ if is_secret(name)}
     return {spelling: f"<{name}>" for name, value in secrets.items() for spelling in spellings(value)}
 
 
+@cache  # asked of every variable for every line that is printed
 def is_secret(name: str) -> bool:
     """True where a variable's name says that its value is for nobody else, and not where such a value lies."""
     return SECRET_NAME.search(name) is not None and not name.upper().endswith(PLACES)

@@ -16,6 +16,7 @@ import threading
 import time
 import traceback
 import warnings
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,6 +50,8 @@ def preload(package: str, *, libraries: Sequence[str]) -> None:
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     _fill_caches()
+    for finalizer in list(weakref.finalize._registry):  # type: ignore[attr-defined]
+        finalizer.atexit = False  # torch takes back its operators, 9,000 pages that a child would copy at its end
     threads = os.listdir("/proc/self/task")
     assert len(threads) == 1, f"the parent of the trials has {len(threads)} threads"
     gc.freeze()  # a child does not look through what is here, and so does not copy it

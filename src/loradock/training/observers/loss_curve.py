@@ -13,7 +13,8 @@ def draw(steps: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]],
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), dpi=120, layout="constrained")
+    figure = Figure(figsize=(8, 4.5), dpi=120)
+    figure.subplots_adjust(left=0.1, right=0.91, bottom=0.12, top=0.93)
     FigureCanvasAgg(figure)
     loss = figure.add_subplot()
     loss.plot([line["step"] for line in steps], [line["loss"] for line in steps], color="#1f6f8b", label="training")
@@ -29,4 +30,6 @@ def draw(steps: Sequence[dict[str, Any]], evaluations: Sequence[dict[str, Any]],
     rate.set_ylabel("learning rate", color="#777777")
     rate.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
     loss.legend(loc="upper right")
-    figure.savefig(file)
+    for axes in (loss, rate):
+        axes.locator_params(axis="y", nbins=5)
+    figure.savefig(file, pil_kwargs={"compress_level": 1})

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
@@ -259,6 +260,7 @@ def sha256(file: Path, *, unless: threading.Event) -> str | None:
     return digest.hexdigest()
 
 
+@cache
 def code_sha256() -> str:
     """Of loradock's own modules, their names and contents: it is the same in a checkout, a wheel and an image."""
     package, digest = Path(loradock.__file__).parent, hashlib.sha256()
