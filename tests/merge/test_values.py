@@ -17,7 +17,9 @@ from tiny import make_llama
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from loradock.config.sections.model import ModelConfig
+from loradock.errors import ModelError
 from loradock.model import load, source
+from loradock.use.merge import experts, proof
 from loradock.use.merge.proof import kl
 
 pytestmark = [
@@ -182,6 +184,23 @@ def test_experts_are_those_of_training_with_what_their_adapter_adds(tmp_path: Pa
     merged(adapter, tmp_path / "whole")
     assert divergence(adapter, tmp_path / "whole", quantization="none") <= IN_FLOAT32
     assert divergence(adapter, tmp_path / "whole") > IN_BFLOAT16
+
+
+def test_a_mixture_that_rounding_moves_far_is_proven_beside_pefts_own_merge_rounded_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An adapter on the experts that is put on by a twentieth too much is found there."""
+    monkeypatch.setattr(proof, "MOST_KL", 1e-9)
+    base = mixtures.make(tmp_path / "base", "mixtral")
+    on_experts = ["experts.gate_up_proj", "experts.down_proj"]
+    adapter = make_adapter(tmp_path / "adapter", base=base, target_modules=["q_proj"], target_parameters=on_experts)
+    merged(adapter, tmp_path / "out", dtype="bf16", is_full=True)
+    verified = json.loads((tmp_path / "out" / "merge.json").read_text())["verified"]
+    assert verified["kl_rounded"] < 1e-9 < verified["kl_mean"]
+    right = experts.change
+    monkeypatch.setattr(experts, "change", lambda *given: right(*given) * 1.05)
+    with pytest.raises(ModelError, match="the merged model is not base and adapter"):
+        merged(adapter, tmp_path / "wrong", dtype="bf16", is_full=True)
 
 
 def test_experts_in_nf4_are_merged_where_attention_alone_has_an_adapter(tmp_path: Path) -> None:

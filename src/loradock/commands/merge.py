@@ -19,6 +19,8 @@ from loradock.process import signals, streams
 from loradock.text.amounts import needed_text
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from loradock.use.merge.job import Job
     from loradock.use.merge.merge import Merged
 
@@ -146,9 +148,16 @@ def _merged(job: Job, output: Path, *, verify: str) -> dict[str, Any]:
         proof = (
             f"scores differ from base and adapter by {verified['score_max']:.2g} at most"
             if "score_max" in verified
-            else f"KL from base and adapter {verified['kl_mean']:.2g} nats per token"
+            else f"KL from base and adapter {verified['kl_mean']:.2g} nats per token{_of_rounding(verified)}"
         )
     return {**_facts(job), "output": str(output), "files": dict(merged.files), "proof": proof, **proven}
+
+
+def _of_rounding(verified: Mapping[str, Any]) -> str:
+    """What is said besides where rounding moved the answers further than usual."""
+    if "kl_rounded" not in verified:
+        return ""
+    return f", all of it rounding: {verified['kl_rounded']:.2g} from PEFT's own merge rounded alike"
 
 
 def _warn_of_faint(merged: Merged) -> None:
