@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ NO_LIMITS = Limits(setup_seconds=0, step_seconds=0, save_seconds=0)
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path | list[Path], max_length: int = 64) -> Job:
     """Everything up to the backend, as `training.preparation` does it; B is not zero, so that A has a gradient."""
+    gc.freeze()  # what is here is not looked through again by each collection of a loop, of TRL's or of its own accord
     overrides = ["train.global_batch=8", "lora.rank=4", f"data.cache={directory}", *settings]
     files = [str(each) for each in (data if isinstance(data, list) else [data])]
     loaded: Loaded = load(None, overrides=overrides, shortcuts={"--model": str(model), "--data": files})

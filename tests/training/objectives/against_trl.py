@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -68,5 +69,6 @@ def logged(
     for parameter, data in fresh:  # TRL casts the adapters of a quantised model to bfloat16
         parameter.data = data
     run.train_dataset = Dataset.from_list(list(rows))
+    gc.freeze()  # accelerate collects before it begins
     run.train()
     return [entry for entry in run.state.log_history if "loss" in entry]
