@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ from facts.recorded import machine
 
 from loradock.env_check.base import Check, Intent, Level
 from loradock.env_check.child import Looked, answered
-from loradock.env_check.runner import Neighbours, run
+from loradock.env_check.runner import run
 from loradock.errors import EnvironmentUnfit
 from loradock.machine import Host
 
@@ -104,33 +103,6 @@ def test_long_checks_run_beside_the_others_and_are_told_last(tmp_path: Path) -> 
     assert [each.check.is_beside for each in both] == [False, True]
     assert all(each.findings[0].severity == "ok" for each in both)
     assert took < sum(each.seconds for each in both)
-
-
-def test_a_check_that_was_begun_is_asked_later_though_its_limit_is_past_and_begins_once(tmp_path: Path) -> None:
-    beside = sick.check(sick.slow, level="compute", is_beside=True, limit_seconds=0.1)
-    plan = Intent(output=tmp_path / "pid", cache=tmp_path, scratch=tmp_path)
-    machine_here = (Host(), machine(), plan)
-    with contextlib.closing(Neighbours()) as neighbours:
-        neighbours.begin([beside], machine_here)
-        (child,) = neighbours._children.values()  # pyright: ignore[reportPrivateUsage]
-        assert child._pipe.poll(60)  # pyright: ignore[reportPrivateUsage]
-        answers = run([beside], host=Host(), facts=machine(), plan=plan, neighbours=neighbours)
-    assert [each.findings[0].what for each in answers] == ["slept"]
-    assert 1.5 <= answers[0].seconds < time.monotonic() - child._began  # pyright: ignore[reportPrivateUsage]
-
-
-def test_a_check_that_was_begun_and_is_not_asked_ends_with_all_that_it_started(tmp_path: Path) -> None:
-    beside = sick.check(sick.hang, level="compute", is_beside=True, limit_seconds=600)
-    pid = tmp_path / "pid"
-    with contextlib.closing(Neighbours()) as neighbours:
-        neighbours.begin([beside], (Host(), machine(), Intent(output=pid, cache=tmp_path, scratch=tmp_path)))
-        deadline = time.monotonic() + 60
-        while not (pid.exists() and pid.stat().st_size) and time.monotonic() < deadline:
-            time.sleep(0.05)
-    sleeper = int(pid.read_text(encoding="utf-8"))
-    while is_alive(sleeper) and time.monotonic() < deadline + 60:
-        time.sleep(0.05)
-    assert not is_alive(sleeper)
 
 
 def test_a_finding_is_one_line_and_has_a_remedy_unless_it_is_ok() -> None:

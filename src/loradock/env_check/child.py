@@ -80,12 +80,12 @@ class Child:
         check = self._check
         try:
             if self._has_answered():
-                findings, seconds = self._pipe.recv()
-                return Looked(check=check, findings=findings, seconds=seconds)
-            findings = (_unanswered(check, f"the check did not end within {check.limit_seconds:g} s"),)
+                findings = self._pipe.recv()
+            else:
+                self.is_lost = True
+                findings = (_unanswered(check, f"the check did not end within {check.limit_seconds:g} s"),)
         except (EOFError, OSError):
-            findings = (self._died(check),)
-        self.is_lost = True
+            self.is_lost, findings = True, (self._died(check),)
         return Looked(check=check, findings=findings, seconds=time.monotonic() - self._began)
 
     def _has_answered(self) -> bool:
@@ -152,9 +152,7 @@ def _serve(pipe: Connection, machine: Machine) -> None:
             check = pipe.recv()
         except EOFError:
             return
-        began = time.monotonic()
-        findings = _look(check, machine)
-        pipe.send((findings, time.monotonic() - began))
+        pipe.send(_look(check, machine))
 
 
 def _look(check: Check, machine: Machine) -> tuple[Finding, ...]:

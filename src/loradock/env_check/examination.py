@@ -13,7 +13,7 @@ from loradock.env_check.base import LEVELS, SEVERITIES, Check, Finding, Intent, 
 from loradock.env_check.child import Looked, answered
 from loradock.env_check.kept import Kept, Provenance
 from loradock.env_check.node import Node, node
-from loradock.env_check.runner import Neighbours, run
+from loradock.env_check.runner import run
 from loradock.errors import (
     ConfigError,
     DataError,
@@ -191,16 +191,14 @@ def examine(
     progress: Callable[[Looked], None] | None = None,
     computes: bool | None = None,
     kept: Kept | None = None,
-    neighbours: Neighbours | None = None,
 ) -> Examination:
     """Look at this machine. Raises UsageError for an unknown name; what is wrong with the machine is in the result.
 
     With `computes` only the checks that compute (True; then node and GPUs are not described), or the others (False).
-    `kept` has verdicts of before, which are taken where they still count, and gets the new ones. What may run beside
-    others begins as one of the `neighbours`, and is asked for by the look to which it belongs.
+    `kept` has verdicts of before, which are taken where they still count, and gets the new ones.
     """
-    every_check, level = chosen(only, level)
-    checks = tuple(check for check in every_check if computes in (None, check.computes))
+    checks, level = chosen(only, level)
+    checks = tuple(check for check in checks if computes in (None, check.computes))
     applying = [check for check in checks if check.applies(facts, plan)]
     left_out = tuple(check for check in checks if check not in applying)
     if not applying:
@@ -212,16 +210,8 @@ def examine(
         for look in taken:
             progress(look)
     known = {look.check for look in taken}
-    if neighbours:
-        beside = [check for check in every_check if check.is_beside and check.applies(facts, plan)]
-        neighbours.begin([check for check in beside if not (kept and kept.knows(check))], (host, facts, plan))
     computed = run(
-        [check for check in applying if check not in known],
-        host=host,
-        facts=facts,
-        plan=plan,
-        progress=progress,
-        neighbours=neighbours,
+        [check for check in applying if check not in known], host=host, facts=facts, plan=plan, progress=progress
     )
     if kept:
         kept.keep(computed)

@@ -11,7 +11,6 @@ from loradock.env_check.child import Looked
 from loradock.env_check.examination import Examination, examine
 from loradock.env_check.intent import cache_of_machine
 from loradock.env_check.kept import Kept
-from loradock.env_check.runner import Neighbours
 from loradock.facts import Facts, ModelFacts
 from loradock.machine import Host
 from loradock.model import hub_cache, kept_facts
@@ -43,12 +42,10 @@ class Guard:
     shown: Shown
     is_full: bool = False
     begun: Examination = field(init=False)
-    neighbours: Neighbours = field(init=False, default_factory=Neighbours)
 
     def look(self) -> dict[str, Any]:
         """All that needs no computing; what was found, for run.json. Raises where the machine cannot train."""
-        if not self.is_full:
-            self.plan = replace(self.plan, digests=cache_of_machine(self.host), base_facts=self._base_facts())
+        self.plan = replace(self.plan, base_facts=None if self.is_full else self._base_facts())
         examination = examine(
             host=self.host,
             facts=self.facts,
@@ -56,7 +53,6 @@ class Guard:
             progress=self.shown.looked,
             computes=False,
             kept=self._kept(self.plan),
-            neighbours=self.neighbours,
         )
         self.begun = replace(examination, level="quick")
         if self.begun.exit_code:
@@ -74,25 +70,14 @@ class Guard:
             beat()
             self.shown.looked(looked)
 
-        intent = replace(self.plan, plan=plan)
+        intent = replace(self.plan, plan=plan, digests=None if self.is_full else cache_of_machine(self.host))
         later = examine(
-            host=self.host,
-            facts=self.facts,
-            plan=intent,
-            progress=progress,
-            computes=True,
-            kept=self._kept(intent),
-            neighbours=self.neighbours,
+            host=self.host, facts=self.facts, plan=intent, progress=progress, computes=True, kept=self._kept(intent)
         )
-        self.close()
         combined = self.begun.then(later)
         self.shown.examined(combined)
         combined.refuse()
         return combined.summary()
-
-    def close(self) -> None:
-        """End what was begun and not asked for."""
-        self.neighbours.close()
 
     def _base_facts(self) -> ModelFacts | None:
         """Those of the configured base, where they are known and its files are here."""

@@ -67,16 +67,15 @@ class Kept:
     def __init__(self, folder: Path, around: Machine, *, is_full: bool = False) -> None:
         self.file, self.around, self.is_full = folder / NAME, around, is_full
         self.before: dict[str, str] = {}
-        self.verdicts: dict[str, list[Verdict]] = {}
         self.provenance = Provenance(file=str(self.file))
 
     def taken(self, checks: Sequence[Check]) -> list[Looked]:
         """What is known of these checks; `provenance` says of each whether, and else why not."""
         self.before = digests(subjects_of(checks), self.around)
-        self.verdicts = {} if self.is_full else self._read()
+        verdicts = {} if self.is_full else self._read()
         looked: list[Looked] = []
         for check in checks:
-            verdict, why = self._standing(check)
+            verdict, why = self._standing(check, verdicts.get(check.name, []))
             if verdict:
                 looked.append(Looked(check=check, findings=verdict.findings, seconds=0.0))
                 self.provenance.taken[check.name] = verdict.at_ns
@@ -104,11 +103,7 @@ class Kept:
                 verdicts[look.check.name] = [verdict, *others][:MOST]
         self._write(verdicts)
 
-    def knows(self, check: Check) -> bool:
-        """Whether a check counts whose subjects others have, of which `taken` was asked."""
-        return self._standing(check)[0] is not None
-
-    def _standing(self, check: Check) -> tuple[Verdict | None, str]:
+    def _standing(self, check: Check, verdicts: Sequence[Verdict]) -> tuple[Verdict | None, str]:
         """The verdict that still counts, else why none does: what changed since the one that has the most in common."""
         if "moment" in check.depends_on:
             return None, SUBJECTS["moment"][0]
@@ -116,7 +111,7 @@ class Kept:
             return None, "--full-env-check"
         changes: list[tuple[list[Subject], Verdict]] = [
             ([name for name in check.depends_on if verdict.subjects.get(name) != self.before.get(name, "")], verdict)
-            for verdict in self.verdicts.get(check.name, [])
+            for verdict in verdicts
         ]
         if not changes:
             return None, "no proof yet"

@@ -7,7 +7,8 @@ continue in another child.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
 from loradock.env_check.base import LEVELS, Check, Intent, Level
@@ -24,19 +25,17 @@ def run(
     facts: Facts,
     plan: Intent,
     progress: Callable[[Looked], None] | None = None,
-    neighbours: Neighbours | None = None,
 ) -> list[Looked]:
     """Run the checks that apply: quick ones, then those that compute, then measurements, which want a quiet machine.
 
-    `progress` gets each as it ends. Of `neighbours` those are asked that were begun before.
+    `progress` gets each as it ends.
     """
     machine = (host, facts, plan)
     hide = redactor(host, with_names=False)
     looked: list[Looked] = []
     applying = [check for check in checks if check.applies(facts, plan)]
     for level in LEVELS:
-        of_level = [check for check in applying if check.level_with(plan) == level]
-        for look in _of_level(of_level, machine, level, neighbours=neighbours or Neighbours()):
+        for look in _of_level([check for check in applying if check.level_with(plan) == level], machine, level):
             looked.append(_hidden(look, hide))
             if progress:
                 progress(looked[-1])
@@ -51,41 +50,20 @@ def _hidden(looked: Looked, hide: Callable[[str], str]) -> Looked:
     return replace(looked, findings=findings)
 
 
-def _of_level(checks: Sequence[Check], machine: Machine, level: Level, *, neighbours: Neighbours) -> Iterator[Looked]:
+def _of_level(checks: Sequence[Check], machine: Machine, level: Level) -> Iterator[Looked]:
     """The checks one after another in one child, and each that may run beside them in one of its own."""
     method = "fork" if level == "quick" else "spawn"
-    beside = [check for check in checks if check.is_beside]
-    try:
-        neighbours.begin(beside, machine)
+    with contextlib.ExitStack() as children:
+        neighbours = [
+            (children.enter_context(contextlib.closing(Child(machine, method))), check)
+            for check in checks
+            if check.is_beside
+        ]
+        for child, check in neighbours:
+            child.ask(check)
         yield from _in_turn([check for check in checks if not check.is_beside], machine, method)
-        for check in beside:
-            yield neighbours.answer(check)
-    finally:
-        if beside:
-            neighbours.close()
-
-
-class Neighbours:
-    """Checks that run beside others, each in a process of its own, from `begin` until `answer` or `close`."""
-
-    def __init__(self) -> None:
-        self._children: dict[str, Child] = {}
-
-    def begin(self, checks: Iterable[Check], machine: Machine) -> None:
-        """Start those that do not run yet."""
-        for check in checks:
-            if check.name not in self._children:
-                child = self._children[check.name] = Child(machine, "spawn")
-                child.ask(check)
-
-    def answer(self, check: Check) -> Looked:
-        """What one found that was begun."""
-        return self._children[check.name].answer()
-
-    def close(self) -> None:
-        """End them all; they hold nothing that could be lost."""
-        while self._children:
-            self._children.popitem()[1].close()
+        for child, _ in neighbours:
+            yield child.answer()
 
 
 def _in_turn(checks: Sequence[Check], machine: Machine, method: str) -> Iterator[Looked]:

@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import closing, contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -59,8 +59,9 @@ def claimed(
     host = Host()
     facts = gathered(host)
     parallel.check_processes(loaded.config, facts.world_size)
+    guard, proof = looked_first(loaded, host=host, facts=facts, screen=screen, extent=env_check)
+    spent = spent_so_far(host, proof)
     with (
-        looked_first(loaded, host=host, facts=facts, screen=screen, extent=env_check) as (guard, proof, spent),
         collectives.joined(facts, config=loaded.config) as peers,
         held(loaded, standing, facts=facts, parent=parent, is_fresh=is_fresh, screen=screen) as (
             directory,
@@ -128,26 +129,21 @@ def taken(
     return directory, OutputLock.take(directory)
 
 
-@contextmanager
 def looked_first(
     loaded: Loaded, *, host: Host, facts: Facts, screen: Screen, extent: Extent
-) -> Iterator[tuple[Guard | None, dict[str, Any], dict[str, float]]]:
+) -> tuple[Guard | None, dict[str, Any]]:
     """Prove that this machine can train, once a node: all that needs no computing, which follows the plan.
 
-    Gives what proves the rest, what was found, for run.json, and the seconds until now. Raises where the machine cannot
-    train.
+    Returns what proves the rest, and what was found, for run.json. Raises where the machine cannot train.
     """
     if extent == "none":
         screen.note("environment: not checked (--skip-env-check)")
-    if extent == "none" or facts.local_rank:
-        skipped = {"skipped": "--skip-env-check" if extent == "none" else "local rank 0 of this node checks"}
-        yield None, skipped, spent_so_far(host, skipped)
-        return
+        return None, {"skipped": "--skip-env-check"}
+    if facts.local_rank:
+        return None, {"skipped": "local rank 0 of this node checks"}
     screen.stage("environment")
     guard = Guard(host=host, facts=facts, plan=intent(host, loaded.config), shown=screen, is_full=extent == "full")
-    with closing(guard):
-        proof = guard.look()
-        yield guard, proof, spent_so_far(host, proof)
+    return guard, guard.look()
 
 
 def spent_so_far(host: Host, proof: Mapping[str, Any]) -> dict[str, float]:
