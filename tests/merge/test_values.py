@@ -203,6 +203,13 @@ def test_a_mixture_that_rounding_moves_far_is_proven_beside_pefts_own_merge_roun
         merged(adapter, tmp_path / "wrong", dtype="bf16", is_full=True)
 
 
+def test_a_dense_model_that_rounding_moves_far_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(proof, "MOST_KL", 1e-12)
+    adapter = make_adapter(tmp_path / "adapter", base=make_llama(tmp_path / "base"))
+    with pytest.raises(ModelError, match="the merged model is not base and adapter"):
+        merged(adapter, tmp_path / "out", dtype="bf16", is_full=True)
+
+
 def test_experts_in_nf4_are_merged_where_attention_alone_has_an_adapter(tmp_path: Path) -> None:
     adapter = make_adapter(
         tmp_path / "adapter", base=mixtures.make(tmp_path / "base", "mixtral"), target_modules=["q_proj", "o_proj"]

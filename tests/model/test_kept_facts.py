@@ -96,6 +96,21 @@ def test_a_changed_base_is_computed_again(base: Path, computed: list[RunConfig],
     assert len(computed) == 2
 
 
+def test_a_base_that_is_changed_while_it_is_looked_at_is_not_kept(base: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = shape.inspect
+
+    def inspect(described: Any, config: RunConfig) -> Any:
+        facts = real(described, config)
+        edited(base / "config.json", max_position_embeddings=64)
+        return facts
+
+    monkeypatch.setattr(shape, "inspect", inspect)
+    _, stale = kept_facts.inspect(run_of(base, {}))
+    monkeypatch.setattr(shape, "inspect", real)
+    _, current = kept_facts.inspect(run_of(base, {}))
+    assert (stale.context_length == 64, current.context_length) == (False, 64)
+
+
 @pytest.mark.parametrize("settings", RUNS[1:])
 def test_other_settings_are_computed(base: Path, computed: list[RunConfig], settings: dict[str, Any]) -> None:
     kept_facts.inspect(run_of(base, {}))

@@ -24,7 +24,7 @@ def of(*, epochs: float, loss: Any = "dpo", **more: Any) -> Context:
 @pytest.mark.parametrize(
     ("asked", "value", "why"),
     [
-        ({"epochs": 1}, "as it comes", "no answer comes twice"),
+        ({"epochs": 1}, "as it comes", "the steps take no more answers than there are"),
         ({"epochs": 2}, "kept", "each answer's log-probability is computed in its first epoch"),
         ({"epochs": 2, "keep_reference": False}, "as it comes", "set in the configuration"),
         ({"epochs": 2, "loss": "simpo"}, "as it comes", "not applicable: "),

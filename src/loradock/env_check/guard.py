@@ -85,7 +85,7 @@ class Guard:
             return None
         model = self.plan.config.model
         directory = hub_cache.directory_of(model.name, model.revision, environ=self.host.environ)
-        return kept_facts.known(self.plan.config, directory) if directory else None
+        return kept_facts.known(kept_facts.key_of(self.plan.config, directory), cache_of_machine(self.host))
 
     def _kept(self, intent: Intent) -> Kept:
         return Kept(cache_of_machine(self.host), (self.host, self.facts, intent), is_full=self.is_full)

@@ -42,40 +42,36 @@ def inspect(config: RunConfig) -> tuple[BaseModel, ModelFacts]:
 
     Raises what these raise; what is refused is not kept.
     """
-    directory = description.directory_of(config.model)
-    if facts := known(config, directory):
+    folder, directory = cache_directory(None).parent, description.directory_of(config.model)
+    key = key_of(config, directory)
+    if facts := known(key, folder):
         return description.describe_for_rows(config.model), facts
     from loradock.model import shape
 
     base = description.describe(config.model)
     facts = shape.inspect(base, config)
-    keep(config, directory, facts)
+    keep(facts, key=key, now=key_of(config, directory), folder=folder)
     return base, facts
 
 
-def known(config: RunConfig, directory: Path) -> ModelFacts | None:
-    """The facts of the configured base, which lies there; None where they have to be computed."""
-    key = key_of(config, directory)
-    entry = read(_file()).get(key) if key else None
+def known(key: str | None, folder: Path) -> ModelFacts | None:
+    """The facts that were kept in a folder under a key; None where they have to be computed."""
+    entry = read(folder / NAME).get(key) if key else None
     return FACTS.validate_python(entry["facts"]) if entry and marks.is_recent(entry["at_ns"]) else None
 
 
-def keep(config: RunConfig, directory: Path, facts: ModelFacts) -> None:
-    """Keep what was computed."""
-    if key := key_of(config, directory):
-        write(_file(), key, facts)
+def keep(facts: ModelFacts, *, key: str | None, now: str | None, folder: Path) -> None:
+    """Keep what was computed, where all that it depends on is `now` as it was before."""
+    if key and key == now:
+        write(folder / NAME, key, facts)
 
 
-def _file() -> Path:
-    return cache_directory(None).parent / NAME
-
-
-def key_of(config: RunConfig, directory: Path) -> str | None:
+def key_of(config: RunConfig, directory: Path | None) -> str | None:
     """A digest of all that the facts depend on.
 
-    None where it cannot be told: a file was changed just now, or the base comes with code.
+    None where it cannot be told: there is no such directory, a file was changed just now, the base comes with code.
     """
-    if config.model.trust_remote_code:
+    if directory is None or config.model.trust_remote_code:
         return None
     try:
         files = {str(path): marks.mark_of(str(path)) for path in sorted(directory.iterdir())}

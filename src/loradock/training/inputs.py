@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.data.read import other_files
 from loradock.data.sources import held_out_files
 from loradock.distributed import collectives
 from loradock.facts import Facts, ModelFacts
-from loradock.model import kept_facts, lengths, shape, source, untrained, whole
+from loradock.model import hub_cache, kept_facts, lengths, shape, source, untrained, whole
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training import continued
 from loradock.training.checkpoint.manifest import open_checkpoint
@@ -92,11 +94,14 @@ def moved(before: Mapping[str, Any], now: Facts) -> Iterator[str]:
 def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel, Any, ModelFacts]:
     """The base's directory, its tokenizer and what its config says; no weight is read."""
     with context.stage("model files and libraries"):
+        before = kept_key(config)
         base = source.find(config.model, on_bytes=context.watchdog.beat)
         tokenizer = open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
         model = shape.inspect(base, config)
         if context.facts.rank == 0:
-            kept_facts.keep(config, base.directory, model)
+            folder = cache_directory(None).parent
+            if kept_facts.known(before, folder) is None:
+                kept_facts.keep(model, key=before, now=kept_key(config), folder=folder)
         unused = whole.check(base)
         if unused:
             context.view.note(f"warning: {len(unused)} tensors of the base are not used: {', '.join(unused[:SHOWN])}")
@@ -112,6 +117,12 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
             },
         )
     return base, tokenizer, model
+
+
+def kept_key(config: RunConfig) -> str | None:
+    """Under which the base's facts are kept; None where its files are not here yet."""
+    directory = hub_cache.directory_of(config.model.name, config.model.revision, environ=os.environ)
+    return kept_facts.key_of(config, directory)
 
 
 def prepare(context: RunContext, config: RunConfig, tokenizer: Any, model: ModelFacts) -> Corpus:

@@ -219,14 +219,14 @@ def test_a_base_that_was_looked_at_before_is_judged_the_same_and_not_opened_agai
     alone = replace(machine(), gpus=(), world_size=1, local_world_size=None)
     here = intent(Host(), wanted)
     opened = model_memory.look(Host(), alone, here)
-    monkeypatch.setenv("LORADOCK_CACHE", str(tmp_path))
     monkeypatch.setattr(marks, "SETTLED_NS", 0)
-    kept_facts.keep(wanted, BASE, shape.inspect(describe(wanted.model), wanted))
+    key = kept_facts.key_of(wanted, BASE)
+    kept_facts.keep(shape.inspect(describe(wanted.model), wanted), key=key, now=key, folder=tmp_path)
 
     def refuse(*_: object) -> None:
         raise AssertionError("the base was opened")
 
     monkeypatch.setattr(shape, "inspect", refuse)
-    known = replace(here, base_facts=kept_facts.known(wanted, BASE))
+    known = replace(here, base_facts=kept_facts.known(key, tmp_path))
     assert (model_memory.CHECK.level_with(here), model_memory.CHECK.level_with(known)) == ("compute", "quick")
     assert model_memory.look(Host(), alone, known) == opened

@@ -78,13 +78,15 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         """[P, n]."""
-        ctx.pairs = pairs
+        ctx.active = pairs.active
+        ctx.save_for_backward(pairs.order, pairs.places)
         return pairs.spread(rows)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Of the rows alone."""
-        return ctx.pairs.summed(gradients[0]), None
+        order, places = ctx.saved_tensors
+        return Pairs(active=ctx.active, order=order, places=places).summed(gradients[0]), None
 
 
 class _Summed(torch.autograd.Function):
@@ -93,8 +95,8 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, outputs: torch.Tensor, weights: torch.Tensor, pairs: Pairs) -> torch.Tensor:
         """[tokens, n] in the dtype of the outputs."""
-        ctx.save_for_backward(outputs, weights)
-        ctx.pairs = pairs
+        ctx.active = pairs.active
+        ctx.save_for_backward(outputs, weights, pairs.order)
         parts = pairs.places.view(-1, pairs.active).split(TOKENS_AT_ONCE)
         return torch.cat(
             [
@@ -106,9 +108,9 @@ class _Summed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Of outputs and weights."""
-        outputs, weights = ctx.saved_tensors
+        outputs, weights, order = ctx.saved_tensors
         of_outputs, of_weights = torch.empty_like(outputs), torch.empty_like(weights)
-        tokens = ctx.pairs.order // ctx.pairs.active
+        tokens = order // ctx.active
         for start in range(0, len(outputs), TOKENS_AT_ONCE):
             part = slice(start, start + TOKENS_AT_ONCE)
             rows = gradients[0].index_select(0, tokens[part]).to(torch.promote_types(outputs.dtype, weights.dtype))

@@ -24,7 +24,7 @@ def decide(context: Context) -> Decision[str]:
     if config.data.repeat_first:
         return Decision(name=NAME, value=AS_IT_COMES, why="data.repeat_first measures a step as the first epoch has it")
     if repeated_share(context) == 0:
-        return Decision(name=NAME, value=AS_IT_COMES, why="no answer comes twice")
+        return Decision(name=NAME, value=AS_IT_COMES, why="the steps take no more answers than there are")
     size = kept_bytes(context.data)
     why = f"each answer's log-probability is computed in its first epoch, and lies in the checkpoints ({size:,} bytes)"
     if not is_every_pass(context):

@@ -13,6 +13,7 @@ import torch
 from loradock.errors import ModelError, StorageError
 from loradock.model import load, reward_head
 from loradock.model.dense import densify
+from loradock.model.experts import layout
 from loradock.model.files import json_object
 from loradock.model.whole import quiet
 from loradock.process import python
@@ -25,8 +26,6 @@ from loradock.use.merge.plan import MergePlan
 ROWS, TOKENS = 4, 64
 MOST_KL = 1e-3
 """Nats per token. Rounding to 16 bits costs 1e-5 on small models; a wrong base or a lost tensor more than 1e-2."""
-
-
 MOST_ROUNDED_KL = 1e-5
 """The same beside PEFT's own merge, rounded as the files are: what is left is the order of sums."""
 MOST_SCORE = 0.1
@@ -65,8 +64,9 @@ def answers(folder: Path, job: Job) -> dict[str, Any]:
     """KL divergence (nats per token: mean and largest) of the merged model from base and adapter, in float32.
 
     The merged model is loaded by plain transformers in another process; the rows are random tokens of a fixed seed.
-    Where rounding moves answers that far (of a mixture it may send a token to other experts), PEFT's own merge, rounded
-    alike, stands in the adapter's place: `kl_rounded`. ModelError where it does not load, or a mean is above its most.
+    Of a mixture, whose tokens rounding may send to other experts, PEFT's own merge, rounded alike, stands in the
+    adapter's place where answers move that far: `kl_rounded`. ModelError where the model does not load, or a mean is
+    above its most.
     """
     vocabulary = min(job.plan.vocabulary, job.plan.adapted.names[job.plan.adapted.embedding][0])
     ids = torch.randint(vocabulary, (ROWS, TOKENS), generator=torch.Generator().manual_seed(0))
@@ -99,11 +99,13 @@ def _divergence(model: Any, ids: torch.Tensor, merged: torch.Tensor) -> torch.Te
 def _rounded(model: Any, job: Job) -> Any:
     """Base and adapter merged by PEFT, with weights as the files round them.
 
-    None where weights are in 4 bit still, and where the files do not round, or in several ways.
+    None where the model has no experts, where weights are in 4 bit still, and where the files do not round, or in
+    several ways.
     """
+    has_experts = any(True for _ in layout.modules(model))
     codes = {step.dtype for steps in job.plan.shards.values() for step in steps if step.kind != "copy"}
     is_dense = all(parameter.is_floating_point() for parameter in model.parameters())
-    if not is_dense or len(codes) != 1 or not codes <= {"BF16", "F16"}:
+    if not has_experts or not is_dense or len(codes) != 1 or not codes <= {"BF16", "F16"}:
         return None
     dtype = getattr(torch, tensors.DTYPES[codes.pop()])
     merged = model.merge_and_unload()
