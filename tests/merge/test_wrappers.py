@@ -27,8 +27,8 @@ from loradock.use.merge.proof import kl
 pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*:UserWarning")
 IN_FLOAT32 = 1e-8
 LANGUAGE = r".*\blanguage_model\..*_proj"
-ROUTERS = ["router"]
-"""Llama 4's answer with a pair, on which PEFT's layer fails."""
+ROUTERS = {"llama4": ["router"]}
+"""Of a kind: linear layers that answer with a pair, on which PEFT's layer fails. An exclusion of nothing is warned of."""
 OF_PROCESSORS = {
     "preprocessor_config.json": '{"image_processor_type": "SiglipImageProcessor"}',
     "video_preprocessor_config.json": '{"video_processor_type": "Qwen3VLVideoProcessor"}',
@@ -180,7 +180,9 @@ def test_a_tensor_of_a_tower_that_a_merge_loses_is_missed(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_lora_on_a_tower_that_was_never_trained_is_passed_over(tmp_path: Path, bases: Path, kind: str) -> None:
-    saved = make_adapter(tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS)
+    saved = make_adapter(
+        tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS.get(kind)
+    )
     with prepared(tmp_path / "adapter", Asked()) as job:
         assert len(job.plan.adapted.beside) >= 16
     merged(tmp_path / "adapter", tmp_path / "out", dtype="f32")
@@ -193,7 +195,7 @@ def test_lora_on_a_tower_that_was_never_trained_is_passed_over(tmp_path: Path, b
 @pytest.mark.parametrize("kind", ONE_KIND)
 def test_a_tower_that_was_trained_is_refused_and_the_hint_merges_it(tmp_path: Path, bases: Path, kind: str) -> None:
     saved = make_adapter(
-        tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS, tower=0.05
+        tmp_path / "adapter", bases / kind, target_modules="all-linear", exclude_modules=ROUTERS.get(kind), tower=0.05
     )
     with pytest.raises(ModelError, match="changes parts of the base that read no text") as caught:
         merged(tmp_path / "adapter", tmp_path / "out")
