@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*:UserWarn
 IN_FLOAT32 = 1e-8
 LANGUAGE = r".*\blanguage_model\..*_proj"
 ROUTERS = {"llama4": ["router"]}
-"""Of a kind: linear layers that answer with a pair, on which PEFT's layer fails; PEFT warns where nothing is excluded."""
+"""Of a kind: layers that answer with a pair, on which PEFT's layer fails; PEFT warns where nothing is excluded."""
 OF_PROCESSORS = {
     "preprocessor_config.json": '{"image_processor_type": "SiglipImageProcessor"}',
     "video_preprocessor_config.json": '{"video_processor_type": "Qwen3VLVideoProcessor"}',
