@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from loradock.config.places import cache_directory
 from loradock.config.schema import RunConfig
 from loradock.data.corpus import Corpus, prepare_corpus
 from loradock.data.read import other_files
 from loradock.data.sources import held_out_files
 from loradock.distributed import collectives
+from loradock.env_check.intent import cache_of_machine
 from loradock.facts import Facts, ModelFacts
+from loradock.machine import Host
 from loradock.model import hub_cache, kept_facts, lengths, shape, source, untrained, whole
 from loradock.model.tokenizer import open_tokenizer
 from loradock.training import continued
@@ -99,7 +100,7 @@ def find_base(context: RunContext, config: RunConfig) -> tuple[source.BaseModel,
         tokenizer = open_tokenizer(base, add_tokens=config.tokenizer.add_tokens)
         model = shape.inspect(base, config)
         if context.facts.rank == 0:
-            folder = cache_directory(None).parent
+            folder = cache_of_machine(Host())
             if kept_facts.known(before, folder) is None:
                 kept_facts.keep(model, key=before, now=kept_key(config), folder=folder)
         unused = whole.check(base)
