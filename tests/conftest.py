@@ -147,6 +147,17 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
             terminalreporter.line(line, red=True)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Once a file is done, what it left is looked through a last time: libraries collect garbage several times a run."""
+    try:
+        return (yield)
+    finally:
+        if nextitem is None or share_of(nextitem.nodeid) != share_of(item.nodeid):
+            gc.collect()
+            gc.freeze()
+
+
 @pytest.fixture(scope="session")
 def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random Llama."""

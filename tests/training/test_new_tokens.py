@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import faults.pairs
 import pytest
 import torch
 from faults.forking import Forking
@@ -235,8 +236,8 @@ def test_the_engines_train_alike(trained: Trained, go: Path, tmp_path: Path) -> 
 def test_two_processes_train_as_one(trained: Trained, go: Path, tmp_path: Path, forking: Forking) -> None:
     words = ["train", "--model", str(trained.base), "--data", str(go), "--output", "two", *sets(*RUN)]
     words += sets(f"data.cache={tmp_path}", "logging.every=1")
-    two = forking.run(tmp_path, "launch", "--nproc", "2", *words, unchecked("two processes"))
-    assert two.returncode == 0, two.stderr[-3000:]
+    two = faults.pairs.begun(forking, tmp_path, [*words, unchecked("two processes")])
+    assert two.finish() == [0, 0], two.text()[-3000:]
     lines = map(json.loads, (tmp_path / "two" / "metrics.jsonl").read_text("utf-8").splitlines())
     assert [line["loss"] for line in lines if "loss" in line] == pytest.approx(losses(trained.result), rel=1e-5)
     whole, double = (load_file(each / WEIGHTS) for each in (trained.result.adapter, tmp_path / "two" / "adapter"))

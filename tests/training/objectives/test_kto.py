@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faults.pairs
 import numpy as np
 import pytest
 import torch
@@ -208,11 +209,9 @@ def test_two_processes_give_the_losses_and_evaluations_of_one(
     settings = (*SETTINGS, "data.validation=5", "evaluation.every=3", "train.micro_batch=3", "train.workers=0")
     words += [word for setting in settings for word in ("--set", setting)]
     one = forking.run(tmp_path, "train", *words, "--output", "one", unchecked("one process"))
-    two = forking.run(
-        tmp_path, "launch", "--nproc", "2", "train", *words, "--output", "two", unchecked("two processes")
-    )
+    two = faults.pairs.begun(forking, tmp_path, ["train", *words, "--output", "two", unchecked("two processes")])
     assert one.returncode == 0, one.stderr
-    assert two.returncode == 0, two.stderr
+    assert two.finish() == [0, 0], two.text()
     found = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
         for name in ("one", "two")

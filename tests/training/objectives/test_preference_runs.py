@@ -7,6 +7,7 @@ import shutil
 import signal
 from pathlib import Path
 
+import faults.pairs
 import pytest
 from faults.forking import Forking
 from jobs import job_of
@@ -237,11 +238,9 @@ def test_two_processes_give_the_losses_and_evaluations_of_one(
     words += [word for setting in settings for word in ("--set", setting) if "max_steps" not in setting]
     words += ["--set", "logging.every=1", "--set", f"data.cache={tmp_path}"]
     one = forking.run(tmp_path, "train", *words, "--output", "one", unchecked("one process"))
-    two = forking.run(
-        tmp_path, "launch", "--nproc", "2", "train", *words, "--output", "two", unchecked("two processes")
-    )
+    two = faults.pairs.begun(forking, tmp_path, ["train", *words, "--output", "two", unchecked("two processes")])
     assert one.returncode == 0, one.stderr
-    assert two.returncode == 0, two.stderr
+    assert two.finish() == [0, 0], two.text()
     found = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
         for name in ("one", "two")

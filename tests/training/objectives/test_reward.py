@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import faults.pairs
 import pytest
 import torch
 from faults.forking import Forking
@@ -403,11 +404,9 @@ def test_two_processes_give_the_losses_and_evaluations_of_one(tmp_path: Path, ll
     words += [word for setting in settings for word in ("--set", setting) if "max_steps" not in setting]
     words += ["--set", f"data.cache={tmp_path}"]
     one = forking.run(tmp_path, "train", *words, "--output", "one", unchecked("one process"))
-    two = forking.run(
-        tmp_path, "launch", "--nproc", "2", "train", *words, "--output", "two", unchecked("two processes")
-    )
+    two = faults.pairs.begun(forking, tmp_path, ["train", *words, "--output", "two", unchecked("two processes")])
     assert one.returncode == 0, one.stderr
-    assert two.returncode == 0, two.stderr
+    assert two.finish() == [0, 0], two.text()
     found = [
         [json.loads(line) for line in (tmp_path / name / "metrics.jsonl").read_text("utf-8").splitlines()]
         for name in ("one", "two")
