@@ -149,7 +149,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Once a file is done, what it left is looked through a last time: libraries collect garbage several times a run."""
+    """Once a file is done, what it left is looked through a last time: libraries collect garbage again and again."""
     try:
         return (yield)
     finally:
