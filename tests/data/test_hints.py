@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation, PreferencePair
+from loradock.data.formats.base import Message
 from loradock.data.prepare import prepare
 from loradock.data.read import files
 from loradock.data.select import fit, split
@@ -35,6 +36,9 @@ PLAIN = [("user", "2+2?"), ("assistant", "4")]
 WITH_SYSTEM = [("system", "Be terse."), *PLAIN]
 WITH_INPUT = [("user", "2+2?\n\nIn words."), ("assistant", "4")]
 PREFERRED = PreferencePair(Completion("2+2?", "4"), Completion("2+2?", "5"))
+BETTER = PreferencePair(
+    *(Conversation((Message("user", "2+2?"), Message("assistant", text)), given=1) for text in ("4", "5"))
+)
 LIKED = {"prompt": "2+2?", "completion": "4", "thumbs_up": True}
 
 FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
@@ -87,6 +91,15 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
         ([{"prompt": "2+2?", "accepted": "4", "rejected": "5"}], {}, PREFERRED),
         ([{"prompt": "2+2?", "winner": "4", "loser": "5"}], {}, PREFERRED),
         ([{"prompt": "2+2?", "response_j": "4", "response_k": "5"}], {}, PREFERRED),
+    ],
+    "formats/preference._prompt": [
+        ([{"messages": TALK, "responses": ["4", "5"], "scores": [9, 2]}], {"format": "scored-responses"}, BETTER),
+        ([{"prompt": TALK, "chosen": "4", "rejected": "5"}], {}, BETTER),
+        (
+            [{"prompt": [SAID], "chosen": "4", "rejected": "5"}, {"prompt": TALK, "chosen": "4", "rejected": "5"}],
+            {},
+            BETTER,
+        ),
     ],
     "preference.refuse_verdict": [([LIKED, {**LIKED, "thumbs_up": False}], {}, Completion("2+2?", "4"))],
     "formats/turns.messages_of": [([{"messages": json.dumps(TALK)}], {}, PLAIN)],

@@ -27,7 +27,7 @@ from loradock.data.formats.fields import (
     value_of,
 )
 from loradock.data.formats.tools import with_tools
-from loradock.data.formats.turns import conversation, messages_of, with_system
+from loradock.data.formats.turns import UP_TO_THE_QUESTION, conversation, messages_of, with_system
 
 ASKING = ("conversations", "messages", "instruction", "question", "prompt")
 """Columns that hold the prompt of both answers; one of them, unless the answers hold it themselves."""
@@ -118,7 +118,14 @@ def _prompt(row: Row) -> str | tuple[Message, ...]:
     for name in filled:
         value = row[name]
         if is_list(value):
-            return messages_of(value, name)
+            turns = messages_of(value, name)
+            if turns and turns[-1].role == "assistant":
+                raise RowError(
+                    f"{name} ends with an answer, and the answers to compare stand beside it: a prompt ends with what "
+                    "they answer",
+                    change=replace(UP_TO_THE_QUESTION, column=name),
+                )
+            return turns
         text = text_of(row, name)
         if name == "prompt":
             return text

@@ -49,18 +49,27 @@ SPOKEN = ("system", "user", "human", "assistant", "gpt", "bot")
 ANSWERING = tuple(name for name, role in ROLES.items() if role == "assistant")
 ANSWERS = tuple(name for name in SPOKEN if name in ANSWERING)
 ROLE_KEYS = tuple(dict.fromkeys(role for role, _ in TURN_KEYS))
-UP_TO_THE_ANSWER = RowsChange(
-    column="messages",
-    jq=f"(.COLUMN | arrays) |= ((map(({' // '.join(f'.{key}?' for key in ROLE_KEYS)} // "
-    f'if ({" // ".join(f".{key}?" for key in ANSWERS)} // "") != "" then "{ANSWERS[0]}" else "" end) | tostring '
-    f"| ascii_downcase | IN({json.dumps(ANSWERING)[1:-1]})) | rindex(true)) as $last "
-    "| if $last then .[:$last + 1] else . end)",
-    method="map(lambda r: {COLUMN: r[COLUMN] and r[COLUMN][:max((i for i, t in enumerate(r[COLUMN], 1) if "
-    f"str(next(filter(None, map(t.get, {ROLE_KEYS})), any(map(t.get, {ANSWERS})) and {ANSWERS[0]!r})).lower() "
-    f"in {ANSWERING}), default=None)]"
-    "})",
-)
+
+
+def _up_to_the_last(*, answer: bool) -> RowsChange:
+    """The rows with the turns behind the last answer taken away, or behind the last turn that is none."""
+    return RowsChange(
+        column="messages",
+        jq=f"(.COLUMN | arrays) |= ((map(({' // '.join(f'.{key}?' for key in ROLE_KEYS)} // "
+        f'if ({" // ".join(f".{key}?" for key in ANSWERS)} // "") != "" then "{ANSWERS[0]}" else "" end) | tostring '
+        f"| ascii_downcase | IN({json.dumps(ANSWERING)[1:-1]})) | rindex({json.dumps(answer)})) as $last "
+        "| if $last then .[:$last + 1] else . end)",
+        method="map(lambda r: {COLUMN: r[COLUMN] and r[COLUMN][:max((i for i, t in enumerate(r[COLUMN], 1) if "
+        f"str(next(filter(None, map(t.get, {ROLE_KEYS})), any(map(t.get, {ANSWERS})) and {ANSWERS[0]!r})).lower() "
+        f"{'in' if answer else 'not in'} {ANSWERING}), default=None)]"
+        "})",
+    )
+
+
+UP_TO_THE_ANSWER = _up_to_the_last(answer=True)
 """A row whose last turn is the assistant's stays as it is, and one without such a turn: its command is for a file."""
+UP_TO_THE_QUESTION = _up_to_the_last(answer=False)
+"""A row whose last turn is not the assistant's stays as it is, likewise."""
 RESULTS = ("name", "tool_call_id")
 """What a tool's turn says beside its text."""
 THOUGHTS = ("reasoning_content", "thinking", "reasoning")
