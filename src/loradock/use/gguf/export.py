@@ -9,7 +9,7 @@ from typing import Any
 
 from loradock.errors import EnvironmentUnfit, ModelError, UsageError
 from loradock.files import staged
-from loradock.model import prequantised
+from loradock.model import architecture, prequantised
 from loradock.model.files import json_object
 from loradock.training.run_dir.disk_space import before_output
 from loradock.use.gguf import metadata, modelfile, vocabulary, weights
@@ -47,10 +47,8 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     refuse(origin, file)
     origin.check_finite()
     shape = metadata.read(origin.base.config)
-    tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
-    names = weights.of_language_model(origin.base)
-    tensors_to_write = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=names)
-    rows = next(weight.entry.shape[0] for weight in tensors_to_write if weight.name == "token_embd.weight")
+    tensors_to_write = weights.of_model(origin.base, shape, type_name=type_name)
+    rows = next(weight.shape[0] for weight in tensors_to_write if weight.name == "token_embd.weight")
     vocabulary_read = vocabulary.read(origin.directory, rows=rows)
     size = sum(map(weights.size, tensors_to_write))
     before_output(file, size + HEADER_BYTES)
@@ -73,7 +71,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         tensors=len(tensors_to_write),
         pre=vocabulary_read.pre,
         template=special.form.name if special.form else None,
-        notes=_notes(shape, is_part=names is not None),
+        notes=_notes(shape, is_part=architecture.is_wrapper(origin.base.config)),
     )
 
 
@@ -198,7 +196,7 @@ def _write(writer: Any, entries: list[weights.Weight], shape: Shape, progress: C
     for weight in entries:
         kind = gguf.GGMLQuantizationType[weight.type]
         writer.add_tensor_info(
-            weight.name, weight.entry.shape, dtypes[weight.type], weights.size(weight), raw_dtype=kind
+            weight.name, weight.shape, dtypes[weight.type], weights.size(weight), raw_dtype=kind
         )
     try:
         writer.write_header_to_file()

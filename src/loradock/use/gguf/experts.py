@@ -1,0 +1,134 @@
+"""The tensors of a mixture by the names of its class in transformers, whatever layout its files have; those of experts
+as one matrix an expert, gate and up apart."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from loradock.errors import ModelError
+from loradock.model import architecture, names, source
+from loradock.use.merge import tensors
+from loradock.use.merge.tensors import Entry
+
+if TYPE_CHECKING:
+    import torch
+
+    from loradock.model.source import BaseModel
+    from loradock.use.gguf.mixtures import Mixture
+
+Take = Callable[["torch.Tensor"], "torch.Tensor"]
+OF_EXPERTS = re.compile(r"model\.layers\.(\d+)\..*\bexperts\.(gate_up_proj|down_proj)(_bias)?")
+CORRECTION = re.compile(r"model\.layers\.(\d+)\..*\.e_score_correction_bias")
+"""What a router adds to its scores for the choice alone; ERNIE has it as a row."""
+FUSED, GATE, UP = "gate_up_proj", 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Source:
+    """What a tensor in GGUF is made of. `name`: a class' name of it, or llama.cpp's, which begins with blk.
+
+    `parts`: one tensor of the files, or the matrix of each expert; `take`: what of each, None for all as it is.
+    """
+
+    name: str
+    parts: tuple[Entry, ...]
+    take: Take | None = None
+    is_of_experts: bool = False
+
+
+def sources(base: BaseModel, mixture: Mixture, *, is_tied: bool) -> list[Source]:
+    """All tensors of the language model. ModelError where the files lack one of them, or an expert's."""
+    model = source.on_meta(base)
+    part = f"{architecture.decoder_name(model)}."
+    once = dict(model.named_parameters()) | dict(model.named_buffers())
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in once}
+    entries = {entry.name: entry for file in base.weight_files for entry in tensors.entries(file)}
+    wanted = {name for name in shapes if name.startswith((part, "lm_head."))} - ({"lm_head.weight"} if is_tied else set())
+    sources_by_weight: dict[str, list[Source]] = {}
+    for key, name in names.in_model(model, entries).items():
+        if name in wanted:
+            sources_by_weight[name] = list(_of_one(_plain(name, part), entries[key], mixture))
+    pieces: dict[str, dict[int, dict[int, Entry]]] = {}
+    for key, piece in names.of_experts(model, entries).items():
+        pieces.setdefault(piece.weight, {}).setdefault(piece.part, {})[piece.expert] = entries[key]
+    for name, by_part in pieces.items():
+        if all(len(by_expert) == shapes[name][0] for by_expert in by_part.values()):
+            sources_by_weight[name] = list(_of_pieces(_plain(name, part), by_part))
+    if missing := sorted(wanted - sources_by_weight.keys()):
+        what = f"{base.directory} has not all of {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
+        raise ModelError(what, hint="merge again: loradock merge")
+    return [each for name in shapes if name in sources_by_weight for each in sources_by_weight[name]]
+
+
+def _plain(name: str, part: str) -> str:
+    """The name in the class of the language model alone."""
+    return f"model.{name.removeprefix(part)}" if name.startswith(part) else name
+
+
+def _of_one(name: str, entry: Entry, mixture: Mixture) -> Iterator[Source]:
+    """Those of a tensor that is one weight of the class; of all experts, where it is theirs."""
+    if found := CORRECTION.fullmatch(name):
+        yield Source(name=f"blk.{found[1]}.exp_probs_b.bias", parts=(entry,), take=lambda value: value.flatten())
+        return
+    found = OF_EXPERTS.fullmatch(name)
+    if not found:
+        yield Source(name=name, parts=(entry,))
+        return
+    layer, matrix, bias = found.groups()
+    parts = tuple(_of_expert(entry, expert) for expert in range(entry.shape[0]))
+    turn = mixture.is_transposed and not bias
+    for kind, side in (("gate", GATE), ("up", UP)) if matrix == FUSED else (("down", None),):
+        take = partial(_taken, side=side, is_interleaved=mixture.is_interleaved, is_transposed=turn)
+        yield _of_layer(layer, kind, "bias" if bias else "weight", parts, take)
+
+
+def _of_pieces(name: str, by_part: Mapping[int, Mapping[int, Entry]]) -> Iterator[Source]:
+    """Those of a weight whose experts, and gate and up of each, are tensors of their own in the files."""
+    found = OF_EXPERTS.fullmatch(name)
+    if not found:
+        raise ModelError(f"{name} is of experts by a name that is not known here", hint="llama.cpp's converter")
+    layer, matrix, _ = found.groups()
+    kinds = ("gate", "up") if matrix == FUSED else ("down",)
+    for part, by_expert in by_part.items():
+        parts = tuple(by_expert[expert] for expert in range(len(by_expert)))
+        yield _of_layer(layer, kinds[part], "weight", parts, None)
+
+
+def _of_layer(layer: str, kind: str, what: str, parts: tuple[Entry, ...], take: Take | None) -> Source:
+    return Source(name=f"blk.{layer}.ffn_{kind}_exps.{what}", parts=parts, take=take, is_of_experts=True)
+
+
+def _of_expert(entry: Entry, expert: int) -> Entry:
+    """The bytes of one expert, as a tensor of its own."""
+    size = entry.size // entry.shape[0]
+    return replace(
+        entry, name=f"{entry.name}[{expert}]", shape=entry.shape[1:], begin=entry.begin + expert * size, size=size
+    )
+
+
+def _taken(value: torch.Tensor, *, side: int | None, is_interleaved: bool, is_transposed: bool) -> torch.Tensor:
+    """The whole matrix of an expert as [outputs, inputs], or its rows of gate or up."""
+    value = value.t() if is_transposed else value
+    if side is None:
+        return value
+    return value[side::2] if is_interleaved else value.chunk(2)[side]
+
+
+def shape_of(each: Source) -> tuple[int, ...]:
+    """Of the tensor that is made, experts first."""
+    import torch
+
+    first = torch.empty(each.parts[0].shape, device="meta")
+    shape = tuple((each.take(first) if each.take else first).shape)
+    return (len(each.parts), *shape) if each.is_of_experts else shape
+
+
+def read(each: Source) -> Iterator[torch.Tensor]:
+    """What is taken of one part after the other."""
+    for part in each.parts:
+        value: Any = tensors.read(part)
+        yield each.take(value) if each.take else value
