@@ -4,13 +4,14 @@ as one matrix an expert, gate and up apart."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from loradock.errors import ModelError
 from loradock.model import architecture, names, source
+from loradock.use.gguf.rearranged import Changes, Take
 from loradock.use.merge import tensors
 from loradock.use.merge.tensors import Entry
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
     from loradock.use.gguf.mixtures import Mixture
 
-Take = Callable[["torch.Tensor"], "torch.Tensor"]
 OF_EXPERTS = re.compile(r"model\.layers\.(\d+)\..*\bexperts\.(gate_up_proj|down_proj)(_bias)?")
 CORRECTION = re.compile(r"model\.layers\.(\d+)\..*\.e_score_correction_bias")
 """What a router adds to its scores for the choice alone; ERNIE has it as a row."""
@@ -48,10 +48,11 @@ def sources(base: BaseModel, mixture: Mixture, *, is_tied: bool) -> list[Source]
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in once}
     entries = {entry.name: entry for file in base.weight_files for entry in tensors.entries(file)}
     wanted = {name for name in shapes if name.startswith((part, "lm_head."))} - ({"lm_head.weight"} if is_tied else set())
+    changes = mixture.changes(base.config.get_text_config(decoder=True))
     sources_by_weight: dict[str, list[Source]] = {}
     for key, name in names.in_model(model, entries).items():
         if name in wanted:
-            sources_by_weight[name] = list(_of_one(_plain(name, part), entries[key], mixture))
+            sources_by_weight[name] = list(_of_one(_plain(name, part), entries[key], mixture, changes))
     pieces: dict[str, dict[int, dict[int, Entry]]] = {}
     for key, piece in names.of_experts(model, entries).items():
         pieces.setdefault(piece.weight, {}).setdefault(piece.part, {})[piece.expert] = entries[key]
@@ -69,14 +70,25 @@ def _plain(name: str, part: str) -> str:
     return f"model.{name.removeprefix(part)}" if name.startswith(part) else name
 
 
-def _of_one(name: str, entry: Entry, mixture: Mixture) -> Iterator[Source]:
+def _changed(name: str, entry: Entry, changes: Changes) -> Iterator[Source]:
+    """Those of a tensor that no expert has."""
+    made = next((of_ending for ending, of_ending in changes.items() if name.endswith(ending)), None)
+    if made is None:
+        yield Source(name=name, parts=(entry,))
+        return
+    layer = name.removeprefix("model.layers.").partition(".")[0]
+    for ending, take in made:
+        yield Source(name=f"blk.{layer}.{ending}" if ending else name, parts=(entry,), take=take)
+
+
+def _of_one(name: str, entry: Entry, mixture: Mixture, changes: Changes) -> Iterator[Source]:
     """Those of a tensor that is one weight of the class; of all experts, where it is theirs."""
     if found := CORRECTION.fullmatch(name):
         yield Source(name=f"blk.{found[1]}.exp_probs_b.bias", parts=(entry,), take=lambda value: value.flatten())
         return
     found = OF_EXPERTS.fullmatch(name)
     if not found:
-        yield Source(name=name, parts=(entry,))
+        yield from _changed(name, entry, changes)
         return
     layer, matrix, bias = found.groups()
     parts = tuple(_of_expert(entry, expert) for expert in range(entry.shape[0]))

@@ -131,28 +131,31 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
     """Write them; `writer` is a gguf.GGUFWriter."""
     from gguf import RopeScalingType
 
-    writer.add_block_count(shape.layers)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.inner)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.key_heads)
-    writer.add_rope_freq_base(shape.theta)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_vocab_size(rows)
-    writer.add_rope_dimension_count(shape.turned)
+    numbers: dict[str, Any] = {
+        "block_count": shape.layers,
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "feed_forward_length": shape.inner,
+        "head_count": shape.heads,
+        "head_count_kv": shape.key_heads,
+        "rope_freq_base": shape.theta,
+        "layer_norm_rms_eps": shape.epsilon,
+        "vocab_size": rows,
+        "rope_dimension_count": shape.turned,
+    }
     if shape.window:
-        writer.add_sliding_window(shape.window)
+        numbers["sliding_window"] = shape.window
     is_stated = shape.mixture or shape.architecture in ("qwen3", "gemma3")
     if is_stated or shape.head_width * shape.heads != shape.hidden:
-        writer.add_key_length(shape.head_width)
-        writer.add_value_length(shape.head_width)
+        numbers |= {"key_length": shape.head_width, "value_length": shape.head_width}
     if shape.scaling:
-        writer.add_rope_scaling_type(RopeScalingType(shape.scaling["rope_type"]))
-        writer.add_rope_scaling_factor(shape.scaling["factor"])
+        numbers |= {
+            "rope_scaling_type": RopeScalingType(shape.scaling["rope_type"]),
+            "rope_scaling_factor": shape.scaling["factor"],
+        }
         if original := shape.scaling.get("original_max_position_embeddings"):
-            writer.add_rope_scaling_orig_ctx_len(original)
-    for key, value in shape.of_experts.items():
+            numbers["rope_scaling_orig_ctx_len"] = original
+    for key, value in (numbers | shape.of_experts).items():
         getattr(writer, f"add_{key}")(value)
 
 
@@ -163,6 +166,7 @@ def _factors(rope: dict[str, Any], *, head_width: int) -> tuple[float, ...]:
     factors: list[float] = []
     for index in range(0, head_width, 2):
         wavelength = 2 * math.pi * rope["rope_theta"] ** (index / head_width)
-        share = min(1.0, max(0.0, (trained / wavelength - low) / (high - low)))
+        turns = trained / wavelength
+        share = min(1.0, max(0.0, (turns - low) / (high - low))) if high > low else float(turns >= low)
         factors.append(1 / ((1 - share) / factor + share))
     return tuple(factors)

@@ -10,6 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from loradock.use.gguf import rearranged
+from loradock.use.gguf.rearranged import Changes
+
 Fields = Callable[[Any], Mapping[str, Any]]
 Differences = Callable[[Any], Mapping[str, bool]]
 
@@ -19,13 +22,14 @@ class Mixture:
     """A mixture by transformers' `model_type`; `name` is llama.cpp's.
 
     `fields`: what gguf.GGUFWriter puts by `add_<key>`. `differences`: {key of config.json: whether llama.cpp computes
-    another model}. `is_interleaved`: rows of gate and up lie in turn in the fused weight, not one below the other.
+    another model}. `changes`: what is arranged otherwise there. `is_interleaved`: rows of gate and up lie in turn in the fused weight, not one below the other.
     `is_transposed`: matrices of experts lie [inputs, outputs]. `turns_part`: rotary positions may turn a part of a head.
     """
 
     name: str
     fields: Fields
     differences: Differences = lambda _: {}
+    changes: Callable[[Any], Changes] = lambda _: {}
     is_interleaved: bool = False
     is_transposed: bool = False
     turns_part: bool = False
@@ -130,8 +134,134 @@ def _ernie(config: Any) -> dict[str, Any]:
 def _not_ernie(config: Any) -> dict[str, bool]:
     return {
         "moe_layer_interval": config.moe_layer_interval != 1,
-        "moe_layer_end_index": config.moe_layer_end_index not in (-1, config.num_hidden_layers - 1),
+        "moe_layer_end_index": -1 < config.moe_layer_end_index < config.num_hidden_layers - 1,
         "use_bias": bool(config.use_bias),
+    }
+
+
+def _dots(config: Any) -> dict[str, bool]:
+    return {"num_key_value_heads": config.num_key_value_heads != config.num_attention_heads} | _not_tied(config)
+
+
+def _not_tied(config: Any) -> dict[str, bool]:
+    return {"tie_word_embeddings": bool(config.tie_word_embeddings)}
+
+
+def _minimax(config: Any) -> dict[str, Any]:
+    from gguf import ExpertGatingFuncType
+
+    return _mixtral(config) | {
+        "expert_feed_forward_length": config.intermediate_size,
+        "expert_gating_func": ExpertGatingFuncType.SIGMOID,
+    }
+
+
+def _compressed(config: Any) -> dict[str, Any]:
+    """Of attention that is compressed: one head of keys, as wide as what is kept of a token."""
+    rope = config.rope_parameters
+    scale = rope.get("mscale_all_dim") if rope.get("rope_type") == "yarn" else None
+    return {
+        "head_count_kv": 1,
+        "q_lora_rank": config.q_lora_rank or 0,
+        "kv_lora_rank": config.kv_lora_rank,
+        "key_length": config.kv_lora_rank + config.qk_rope_head_dim,
+        "value_length": config.kv_lora_rank,
+        "key_length_mla": config.qk_nope_head_dim + config.qk_rope_head_dim,
+        "value_length_mla": config.v_head_dim,
+        "rope_dimension_count": config.qk_rope_head_dim,
+    } | ({"rope_scaling_yarn_log_mul": 0.1 * scale} if scale else {})
+
+
+def _not_compressed(config: Any) -> dict[str, bool]:
+    rope = config.rope_parameters
+    return {
+        "rope_interleave": not getattr(config, "rope_interleave", True),
+        "rope_scaling": rope.get("mscale", 1.0) != rope.get("mscale_all_dim", rope.get("mscale", 1.0)),
+        "attention_bias": bool(config.attention_bias),
+    }
+
+
+def _deepseek3(config: Any) -> dict[str, Any]:
+    return _sigmoids(config) | _compressed(config)
+
+
+def _deepseek2(config: Any) -> dict[str, Any]:
+    from gguf import ExpertGatingFuncType
+
+    softmax = {"expert_gating_func": ExpertGatingFuncType.SOFTMAX, "expert_weights_norm": False}
+    return _sigmoids(config) | _compressed(config) | softmax
+
+
+def _not_deepseek2(config: Any) -> dict[str, bool]:
+    """llama.cpp scores a group of experts by its best two, DeepSeek-V2 by the best one."""
+    return _not_compressed(config) | {"topk_method": config.topk_method != "greedy"}
+
+
+def _delta_net(config: Any) -> dict[str, Any]:
+    return _qwen2(config) | {
+        "ssm_conv_kernel": config.linear_conv_kernel_dim,
+        "ssm_state_size": config.linear_key_head_dim,
+        "ssm_group_count": config.linear_num_key_heads,
+        "ssm_time_step_rank": config.linear_num_value_heads,
+        "ssm_inner_size": config.linear_value_head_dim * config.linear_num_value_heads,
+        "full_attention_interval": _interval(config),
+    }
+
+
+def _interval(config: Any) -> int:
+    """Of how many layers the last one sees all tokens."""
+    return list(config.layer_types).index("full_attention") + 1 if "full_attention" in config.layer_types else 0
+
+
+def _not_delta_net(config: Any) -> dict[str, bool]:
+    interval = _interval(config)
+    layers = range(1, config.num_hidden_layers + 1)
+    kinds = ["linear_attention" if not interval or layer % interval else "full_attention" for layer in layers]
+    return {
+        "layer_types": not interval or list(config.layer_types) != kinds,
+        "linear_value_head_dim": config.linear_value_head_dim != config.linear_key_head_dim,
+        "attention_bias": bool(config.attention_bias),
+    }
+
+
+def _not_qwen3_next(config: Any) -> dict[str, bool]:
+    return _not_delta_net(config) | _not_every_layer(config) | {"norm_topk_prob": not config.norm_topk_prob}
+
+
+def _qwen35(config: Any) -> dict[str, Any]:
+    sections = config.rope_parameters.get("mrope_section", (11, 11, 10))
+    return _delta_net(config) | {"rope_dimension_sections": [*sections, 0]}
+
+
+def _granite(config: Any) -> dict[str, Any]:
+    return _mixtral(config) | {
+        "attention_scale": config.attention_multiplier,
+        "embedding_scale": config.embedding_multiplier,
+        "residual_scale": config.residual_multiplier,
+        "logit_scale": config.logits_scaling,
+    }
+
+
+def _llama4(config: Any) -> dict[str, Any]:
+    return _mixtral(config) | {
+        "feed_forward_length": config.intermediate_size_mlp,
+        "expert_feed_forward_length": config.intermediate_size,
+        "interleave_moe_layer_step": config.interleave_moe_layer_step,
+    }
+
+
+def _not_llama4(config: Any) -> dict[str, bool]:
+    layers = range(1, config.num_hidden_layers + 1)
+    step = config.interleave_moe_layer_step
+    return {
+        "no_rope_layers": list(config.no_rope_layers) != [int(layer % 4 != 0) for layer in layers],
+        "moe_layers": list(config.moe_layers) != [layer - 1 for layer in layers if layer % step == 0],
+        "attention_chunk_size": config.attention_chunk_size != 8192,
+        "floor_scale": config.floor_scale != 8192,
+        "attn_scale": config.attn_scale != 0.1,
+        "attn_temperature_tuning": not config.attn_temperature_tuning,
+        "use_qk_norm": bool(config.use_qk_norm) != (config.num_local_experts != 128),
+        "attention_bias": bool(config.attention_bias),
     }
 
 
@@ -142,6 +272,30 @@ MIXTURES = {
     "gpt_oss": Mixture(
         name="gpt-oss", fields=_gpt_oss, differences=_not_gpt_oss, is_interleaved=True, is_transposed=True
     ),
+    "deepseek_v3": Mixture(
+        name="deepseek2", fields=_deepseek3, differences=_not_compressed, changes=rearranged.compressed
+    ),
+    "deepseek_v2": Mixture(
+        name="deepseek2", fields=_deepseek2, differences=_not_deepseek2, changes=rearranged.compressed
+    ),
+    "qwen3_next": Mixture(
+        name="qwen3next",
+        fields=_delta_net,
+        differences=_not_qwen3_next,
+        changes=rearranged.delta_net,
+        turns_part=True,
+    ),
+    "qwen3_5_moe_text": Mixture(
+        name="qwen35moe",
+        fields=_qwen35,
+        differences=_not_delta_net,
+        changes=rearranged.tiled_delta_net,
+        turns_part=True,
+    ),
+    "granitemoe": Mixture(name="granitemoe", fields=_granite, changes=rearranged.granite),
+    "llama4_text": Mixture(name="llama4", fields=_llama4, differences=_not_llama4, is_transposed=True),
+    "dots1": Mixture(name="dots1", fields=_sigmoids, differences=_dots),
+    "minimax_m2": Mixture(name="minimax-m2", fields=_minimax, differences=_not_tied, turns_part=True),
     "glm4_moe": Mixture(name="glm4moe", fields=_sigmoids, turns_part=True),
     "olmoe": Mixture(name="olmoe", fields=_olmoe, differences=_not_olmoe),
     "ernie4_5_moe": Mixture(name="ernie4_5-moe", fields=_ernie, differences=_not_ernie),

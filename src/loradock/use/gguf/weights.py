@@ -27,7 +27,8 @@ BLOCK = 32
 """Numbers that share a scale in Q8_0."""
 ROWS = 4096
 SUFFIXES = (".weight", ".bias")
-ROUTER = ".ffn_gate_inp"
+IN_F32 = (".ffn_gate_inp", ".ssm_conv1d.")
+"""Matrices that llama.cpp has in float32 alone: routers, and the kernels of convolutions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +48,7 @@ class Weight:
 def of_model(base: BaseModel, shape: Shape, *, type_name: str) -> list[Weight]:
     """All tensors of a model, by llama.cpp's names. ModelError for one that it does not know.
 
-    Vectors and routers are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16 where Q8_0 is
+    Vectors, routers and convolutions are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16 where Q8_0 is
     asked for.
     """
     is_tied = bool(getattr(base.config, "tie_word_embeddings", False))
@@ -111,7 +112,7 @@ def of_language_model(base: BaseModel) -> dict[str, str] | None:
 
 def _weight(each: Source, name: str, type_name: str) -> Weight:
     shape = experts.shape_of(each)
-    if len(shape) < 2 or not name.endswith(".weight") or ROUTER in name:
+    if len(shape) < 2 or not name.endswith(".weight") or any(part in name for part in IN_F32):
         return Weight(name=name, type="F32", source=each)
     kind = "F16" if type_name == "q8_0" and shape[-1] % BLOCK else TYPES[type_name]
     return Weight(name=name, type=kind, source=each)
