@@ -40,34 +40,35 @@ class Source:
     is_of_experts: bool = False
 
 
-def sources(base: BaseModel, mixture: Mixture, *, is_tied: bool) -> list[Source]:
+def sources(base: BaseModel, mixture: Mixture) -> list[Source]:
     """All tensors of the language model. ModelError where the files lack one of them, or an expert's."""
     model = source.on_meta(base)
-    part = f"{architecture.decoder_name(model)}."
-    once = dict(model.named_parameters()) | dict(model.named_buffers())
-    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in once}
+    plain = _plain_names(model)
+    shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in plain}
     entries = {entry.name: entry for file in base.weight_files for entry in tensors.entries(file)}
-    wanted = {name for name in shapes if name.startswith((part, "lm_head."))} - ({"lm_head.weight"} if is_tied else set())
     changes = mixture.changes(base.config.get_text_config(decoder=True))
     sources_by_weight: dict[str, list[Source]] = {}
     for key, name in names.in_model(model, entries).items():
-        if name in wanted:
-            sources_by_weight[name] = list(_of_one(_plain(name, part), entries[key], mixture, changes))
+        if name in plain:
+            sources_by_weight[name] = list(_of_one(plain[name], entries[key], mixture, changes))
     pieces: dict[str, dict[int, dict[int, Entry]]] = {}
     for key, piece in names.of_experts(model, entries).items():
         pieces.setdefault(piece.weight, {}).setdefault(piece.part, {})[piece.expert] = entries[key]
     for name, by_part in pieces.items():
         if all(len(by_expert) == shapes[name][0] for by_expert in by_part.values()):
-            sources_by_weight[name] = list(_of_pieces(_plain(name, part), by_part))
-    if missing := sorted(wanted - sources_by_weight.keys()):
+            sources_by_weight[name] = list(_of_pieces(plain[name], by_part))
+    if missing := sorted(shapes.keys() - sources_by_weight.keys()):
         what = f"{base.directory} has not all of {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
         raise ModelError(what, hint="merge again: loradock merge")
-    return [each for name in shapes if name in sources_by_weight for each in sources_by_weight[name]]
+    return [each for name in shapes for each in sources_by_weight[name]]
 
 
-def _plain(name: str, part: str) -> str:
-    """The name in the class of the language model alone."""
-    return f"model.{name.removeprefix(part)}" if name.startswith(part) else name
+def _plain_names(model: Any) -> dict[str, str]:
+    """{name in a model: name in the class of its language model alone}; a head that is tied is not named."""
+    part, head = f"{architecture.decoder_name(model)}.", model.get_output_embeddings().weight
+    once = dict(model.named_parameters()) | dict(model.named_buffers())
+    plain = {name: f"model.{name.removeprefix(part)}" for name in once if name.startswith(part)}
+    return plain | {name: "lm_head.weight" for name, value in once.items() if value is head and name not in plain}
 
 
 def _changed(name: str, entry: Entry, changes: Changes) -> Iterator[Source]:

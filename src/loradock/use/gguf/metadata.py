@@ -20,7 +20,7 @@ PERIOD, LOCAL_THETA, LAYERS_OF_27B = 6, 10_000.0, 62
 """Built into llama.cpp for Gemma 3: each sixth layer sees all, the others turn by this base; 27B is told by layers."""
 WINDOWED = ("gemma3", "gpt-oss")
 """Of these llama.cpp cuts attention at the window, in the layers that have one."""
-PERMUTED = ("llama",)
+PERMUTED = ("llama", "granitemoe", "granitehybrid")
 """Of these llama.cpp rotates neighbours in place of halves, so rows of queries and keys lie in another order."""
 Put = Callable[[str, Any], None]
 
@@ -40,7 +40,7 @@ class Shape:
     key_heads: int
     head_width: int
     hidden: int
-    inner: int
+    inner: int | None
     context: int
     epsilon: float
     theta: float
@@ -88,7 +88,7 @@ def read(config: Any) -> Shape:
         key_heads=config.num_key_value_heads,
         head_width=head_width,
         hidden=config.hidden_size,
-        inner=config.intermediate_size,
+        inner=getattr(config, "intermediate_size", None),
         context=min(context, window) if window and not cuts else context,
         epsilon=config.rms_norm_eps,
         theta=rope.get("rope_theta", 10_000.0),
@@ -135,7 +135,6 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
         "block_count": shape.layers,
         "context_length": shape.context,
         "embedding_length": shape.hidden,
-        "feed_forward_length": shape.inner,
         "head_count": shape.heads,
         "head_count_kv": shape.key_heads,
         "rope_freq_base": shape.theta,
@@ -143,6 +142,8 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
         "vocab_size": rows,
         "rope_dimension_count": shape.turned,
     }
+    if shape.inner:
+        numbers["feed_forward_length"] = shape.inner
     if shape.window:
         numbers["sliding_window"] = shape.window
     is_stated = shape.mixture or shape.architecture in ("qwen3", "gemma3")

@@ -51,10 +51,10 @@ def of_model(base: BaseModel, shape: Shape, *, type_name: str) -> list[Weight]:
     Vectors, routers and convolutions are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16 where Q8_0 is
     asked for.
     """
-    is_tied = bool(getattr(base.config, "tie_word_embeddings", False))
     if shape.mixture:
-        sources = experts.sources(base, shape.mixture, is_tied=is_tied)
+        sources = experts.sources(base, shape.mixture)
     else:
+        is_tied = bool(getattr(base.config, "tie_word_embeddings", False))
         sources = _of_dense(base.weight_files, is_tied=is_tied, own=of_language_model(base))
     name_of = _names(shape)
     return [_weight(each, name_of(each), type_name) for each in sources]
