@@ -21,10 +21,11 @@ if TYPE_CHECKING:
     from loradock.model.source import BaseModel
     from loradock.use.gguf.mixtures import Mixture
 
-OF_EXPERTS = re.compile(r"model\.layers\.(\d+)\..*\bexperts\.(gate_up_proj|down_proj)(_bias)?")
+OF_EXPERTS = re.compile(r"model\.layers\.(\d+)\..*\bexperts\.(gate_up_proj|up_proj|down_proj)(_bias)?")
 CORRECTION = re.compile(r"model\.layers\.(\d+)\..*\.e_score_correction_bias")
 """What a router adds to its scores for the choice alone; ERNIE has it as a row."""
-FUSED, GATE, UP = "gate_up_proj", 0, 1
+KINDS = {"gate_up_proj": ("gate", "up"), "up_proj": ("up",), "down_proj": ("down",)}
+"""What a matrix of an expert holds, in the order of its rows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +95,9 @@ def _of_one(name: str, entry: Entry, mixture: Mixture, changes: Changes) -> Iter
     layer, matrix, bias = found.groups()
     parts = tuple(_of_expert(entry, expert) for expert in range(entry.shape[0]))
     turn = mixture.is_transposed and not bias
-    for kind, side in (("gate", GATE), ("up", UP)) if matrix == FUSED else (("down", None),):
+    kinds = KINDS[matrix]
+    for number, kind in enumerate(kinds):
+        side = number if len(kinds) > 1 else None
         take = partial(_taken, side=side, is_interleaved=mixture.is_interleaved, is_transposed=turn)
         yield _of_layer(layer, kind, "bias" if bias else "weight", parts, take)
 
@@ -105,10 +108,9 @@ def _of_pieces(name: str, by_part: Mapping[int, Mapping[int, Entry]]) -> Iterato
     if not found:
         raise ModelError(f"{name} is of experts by a name that is not known here", hint="llama.cpp's converter")
     layer, matrix, _ = found.groups()
-    kinds = ("gate", "up") if matrix == FUSED else ("down",)
     for part, by_expert in by_part.items():
         parts = tuple(by_expert[expert] for expert in range(len(by_expert)))
-        yield _of_layer(layer, kinds[part], "weight", parts, None)
+        yield _of_layer(layer, KINDS[matrix][part], "weight", parts, None)
 
 
 def _of_layer(layer: str, kind: str, what: str, parts: tuple[Entry, ...], take: Take | None) -> Source:

@@ -90,7 +90,7 @@ def read(config: Any) -> Shape:
         hidden=config.hidden_size,
         inner=getattr(config, "intermediate_size", None),
         context=min(context, window) if window and not cuts else context,
-        epsilon=config.rms_norm_eps,
+        epsilon=getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon,
         theta=rope.get("rope_theta", 10_000.0),
         scaling=rope if kind in ("linear", "yarn") else {},
         factors=_factors(rope, head_width=head_width) if kind == "llama3" else (),

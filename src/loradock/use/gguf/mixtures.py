@@ -15,6 +15,8 @@ from loradock.use.gguf.rearranged import Changes
 
 Fields = Callable[[Any], Mapping[str, Any]]
 Differences = Callable[[Any], Mapping[str, bool]]
+ATTENTION = ("attention", "full_attention")
+"""What transformers calls a layer of Granite's that is no state space: in files, and once it read them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +25,8 @@ class Mixture:
 
     `fields`: what gguf.GGUFWriter puts by `add_<key>`. `differences`: {key of config.json: whether llama.cpp computes
     another model}. `changes`: what is arranged otherwise there. `is_interleaved`: rows of gate and up lie in turn in the fused weight, not one below the other.
-    `is_transposed`: matrices of experts lie [inputs, outputs]. `turns_part`: rotary positions may turn a part of a head.
+    `is_transposed`: matrices of experts lie [inputs, outputs]. `turns_part`: rotary positions may turn a part of a head. `alias`:
+    what stands in a class' names, and in its place in gguf's table of them.
     """
 
     name: str
@@ -33,6 +36,7 @@ class Mixture:
     is_interleaved: bool = False
     is_transposed: bool = False
     turns_part: bool = False
+    alias: tuple[str, str] = ("", "")
 
 
 def _qwen3(config: Any) -> dict[str, Any]:
@@ -242,6 +246,61 @@ def _granite(config: Any) -> dict[str, Any]:
     }
 
 
+def _granite_hybrid(config: Any) -> dict[str, Any]:
+    heads = [config.num_key_value_heads if kind in ATTENTION else 0 for kind in config.layer_types]
+    return _granite(config) | {
+        "head_count_kv": heads,
+        "expert_shared_feed_forward_length": config.shared_intermediate_size,
+        "rope_scaling_finetuned": config.position_embedding_type == "rope",
+        "ssm_conv_kernel": config.mamba_d_conv,
+        "ssm_state_size": config.mamba_d_state,
+        "ssm_group_count": config.mamba_n_groups,
+        "ssm_inner_size": config.mamba_expand * config.hidden_size,
+        "ssm_time_step_rank": config.mamba_n_heads,
+    }
+
+
+def _not_granite_hybrid(config: Any) -> dict[str, bool]:
+    return {
+        "num_local_experts": not config.num_local_experts,
+        "layer_types": all(kind in ATTENTION for kind in config.layer_types),
+        "mamba_proj_bias": bool(config.mamba_proj_bias),
+        "attention_bias": bool(config.attention_bias),
+    }
+
+
+def _nemotron(config: Any) -> dict[str, Any]:
+    kinds = config.layers_block_type
+    return _groups(config) | {
+        "feed_forward_length": [config.moe_intermediate_size if kind == "moe" else 0 for kind in kinds],
+        "head_count_kv": [config.num_key_value_heads if kind in ATTENTION else 0 for kind in kinds],
+        "layer_norm_eps": config.layer_norm_epsilon,
+        "expert_count": config.n_routed_experts,
+        "expert_used_count": config.num_experts_per_tok,
+        "expert_feed_forward_length": config.moe_intermediate_size,
+        "expert_shared_feed_forward_length": config.moe_shared_expert_intermediate_size,
+        "expert_shared_count": config.n_shared_experts,
+        "expert_weights_norm": config.norm_topk_prob,
+        "expert_weights_scale": config.routed_scaling_factor,
+        "ssm_conv_kernel": config.conv_kernel,
+        "ssm_state_size": config.ssm_state_size,
+        "ssm_group_count": config.n_groups,
+        "ssm_inner_size": config.mamba_num_heads * config.mamba_head_dim,
+        "ssm_time_step_rank": config.mamba_num_heads,
+    }
+
+
+def _not_nemotron(config: Any) -> dict[str, bool]:
+    return {
+        "layers_block_type": "moe" not in config.layers_block_type or "mlp" in config.layers_block_type,
+        "moe_latent_size": config.moe_latent_size is not None,
+        "mlp_bias": bool(config.mlp_bias),
+        "attention_bias": bool(config.attention_bias),
+        "use_bias": bool(config.use_bias),
+        "n_shared_experts": config.n_shared_experts != 1,
+    }
+
+
 def _llama4(config: Any) -> dict[str, Any]:
     return _mixtral(config) | {
         "feed_forward_length": config.intermediate_size_mlp,
@@ -293,6 +352,16 @@ MIXTURES = {
         turns_part=True,
     ),
     "granitemoe": Mixture(name="granitemoe", fields=_granite, changes=rearranged.granite),
+    "granitemoehybrid": Mixture(
+        name="granitehybrid", fields=_granite_hybrid, differences=_not_granite_hybrid, changes=rearranged.granite
+    ),
+    "nemotron_h": Mixture(
+        name="nemotron_h_moe",
+        fields=_nemotron,
+        differences=_not_nemotron,
+        changes=rearranged.nemotron,
+        alias=("model.layers.", "backbone.layers."),
+    ),
     "llama4_text": Mixture(name="llama4", fields=_llama4, differences=_not_llama4, is_transposed=True),
     "dots1": Mixture(name="dots1", fields=_sigmoids, differences=_dots),
     "minimax_m2": Mixture(name="minimax-m2", fields=_minimax, differences=_not_tied, turns_part=True),

@@ -102,19 +102,32 @@ def tiled_delta_net(config: Any) -> Changes:
     }
 
 
-def granite(config: Any) -> Changes:
-    """Granite's: gate and up of the shared expert apart, and its state spaces."""
-    inner = config.hidden_size * getattr(config, "mamba_expand", 1)
-    groups = getattr(config, "mamba_n_groups", 1)
+def _state_space(layer: str, *, inner: int, groups: int) -> Changes:
+    """Mamba 2's, where `layer` is what a class calls it."""
     return {
+        f"{layer}.A_log": (("ssm_a", lambda value: _decay(value).unsqueeze(1)),),
+        f"{layer}.D": (("ssm_d", lambda value: value.unsqueeze(1)),),
+        f"{layer}.dt_bias": (("ssm_dt.bias", _same),),
+        f"{layer}.conv1d.weight": (("ssm_conv1d.weight", _channels),),
+        f"{layer}.norm.weight": (("ssm_norm.weight", lambda value: value.view(groups, inner // groups)),),
+    }
+
+
+def granite(config: Any) -> Changes:
+    """Granite's: gate and up of the shared expert apart, and its state spaces, where it has them."""
+    changes: Changes = {
         "block_sparse_moe.router.weight": (("ffn_gate_inp.weight", _same),),
         "shared_mlp.input_linear.weight": (
             ("ffn_gate_shexp.weight", lambda value: value.chunk(2)[0]),
             ("ffn_up_shexp.weight", lambda value: value.chunk(2)[1]),
         ),
-        "mamba.A_log": (("ssm_a", lambda value: _decay(value).unsqueeze(1)),),
-        "mamba.D": (("ssm_d", lambda value: value.unsqueeze(1)),),
-        "mamba.dt_bias": (("ssm_dt.bias", _same),),
-        "mamba.conv1d.weight": (("ssm_conv1d.weight", _channels),),
-        "mamba.norm.weight": (("ssm_norm.weight", lambda value: value.view(groups, inner // groups)),),
     }
+    if not hasattr(config, "mamba_expand"):
+        return changes
+    inner = config.hidden_size * config.mamba_expand
+    return {**changes, **_state_space("mamba", inner=inner, groups=config.mamba_n_groups)}
+
+
+def nemotron(config: Any) -> Changes:
+    """Nemotron 3's state spaces."""
+    return _state_space("mixer", inner=config.mamba_num_heads * config.mamba_head_dim, groups=config.n_groups)

@@ -81,11 +81,12 @@ def _names(shape: Shape) -> Callable[[Source], str]:
 
     kind = next(known for known, name in gguf.MODEL_ARCH_NAMES.items() if name == shape.architecture)
     name_map = gguf.get_tensor_name_map(kind, shape.layers)
+    alias = shape.mixture.alias if shape.mixture else ("", "")
 
     def name_of(each: Source) -> str:
         if each.name.startswith("blk."):
             return each.name
-        name = name_map.get_name(each.name, try_suffixes=SUFFIXES)
+        name = name_map.get_name(each.name.replace(*alias), try_suffixes=SUFFIXES)
         if name is None:
             raise ModelError(f"{each.parts[0].name} has no name in GGUF", hint="llama.cpp's own convert_hf_to_gguf.py")
         return name if name.endswith(SUFFIXES) else f"{name}.weight"
@@ -112,7 +113,7 @@ def of_language_model(base: BaseModel) -> dict[str, str] | None:
 
 def _weight(each: Source, name: str, type_name: str) -> Weight:
     shape = experts.shape_of(each)
-    if len(shape) < 2 or not name.endswith(".weight") or any(part in name for part in IN_F32):
+    if len(shape) < 2 or name.endswith("_norm.weight") or not name.endswith(".weight") or any(part in name for part in IN_F32):
         return Weight(name=name, type="F32", source=each)
     kind = "F16" if type_name == "q8_0" and shape[-1] % BLOCK else TYPES[type_name]
     return Weight(name=name, type=kind, source=each)
