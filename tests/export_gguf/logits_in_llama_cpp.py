@@ -1,6 +1,6 @@
 """A program for an environment of its own that has llama-cpp-python: JOB.json OUT.json.
 
-The job has `files` and `rows` of ids; out come for each file the logits of each row's last tokens and its greedy answer.
+The job has `files` and `rows` of ids; out come for each file the logits of each row, and its greedy answer.
 """
 
 from __future__ import annotations

@@ -48,20 +48,27 @@ def sources(base: BaseModel, mixture: Mixture) -> list[Source]:
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in plain}
     entries = {entry.name: entry for file in base.weight_files for entry in tensors.entries(file)}
     changes = mixture.changes(base.config.get_text_config(decoder=True))
-    sources_by_weight: dict[str, list[Source]] = {}
+    made: dict[str, list[Source]] = {}
     for key, name in names.in_model(model, entries).items():
         if name in plain:
-            sources_by_weight[name] = list(_of_one(plain[name], entries[key], mixture, changes))
+            made[name] = list(_of_one(plain[name], entries[key], mixture, changes))
+    for name, by_part in _pieces(model, entries).items():
+        of_pieces = list(_of_pieces(plain[name], by_part, experts=shapes[name][0]))
+        if of_pieces:
+            made[name] = of_pieces
+    if missing := sorted(shapes.keys() - made.keys()):
+        others = f" and {len(missing) - 1} more" if missing[1:] else ""
+        what = f"the files of {base.directory} lack {missing[0]}, or a part of it{others}"
+        raise ModelError(what, hint="merge again: loradock merge")
+    return [each for name in shapes for each in made[name]]
+
+
+def _pieces(model: Any, entries: Mapping[str, Entry]) -> dict[str, dict[int, dict[int, Entry]]]:
+    """{weight of all experts: {which of the matrices in it: {expert: the tensor of the files}}}."""
     pieces: dict[str, dict[int, dict[int, Entry]]] = {}
     for key, piece in names.of_experts(model, entries).items():
         pieces.setdefault(piece.weight, {}).setdefault(piece.part, {})[piece.expert] = entries[key]
-    for name, by_part in pieces.items():
-        if all(len(by_expert) == shapes[name][0] for by_expert in by_part.values()):
-            sources_by_weight[name] = list(_of_pieces(plain[name], by_part))
-    if missing := sorted(shapes.keys() - sources_by_weight.keys()):
-        what = f"{base.directory} has not all of {missing[0]}" + (f" and {len(missing) - 1} more" if missing[1:] else "")
-        raise ModelError(what, hint="merge again: loradock merge")
-    return [each for name in shapes for each in sources_by_weight[name]]
+    return pieces
 
 
 def _plain_names(model: Any) -> dict[str, str]:
@@ -102,15 +109,19 @@ def _of_one(name: str, entry: Entry, mixture: Mixture, changes: Changes) -> Iter
         yield _of_layer(layer, kind, "bias" if bias else "weight", parts, take)
 
 
-def _of_pieces(name: str, by_part: Mapping[int, Mapping[int, Entry]]) -> Iterator[Source]:
-    """Those of a weight whose experts, and gate and up of each, are tensors of their own in the files."""
+def _of_pieces(name: str, by_part: Mapping[int, Mapping[int, Entry]], *, experts: int) -> Iterator[Source]:
+    """Those of a weight whose experts, and gate and up of each, are tensors of their own in the files; none where one
+    of them is missing."""
     found = OF_EXPERTS.fullmatch(name)
     if not found:
         raise ModelError(f"{name} is of experts by a name that is not known here", hint="llama.cpp's converter")
     layer, matrix, _ = found.groups()
-    for part, by_expert in by_part.items():
-        parts = tuple(by_expert[expert] for expert in range(len(by_expert)))
-        yield _of_layer(layer, KINDS[matrix][part], "weight", parts, None)
+    kinds = KINDS[matrix]
+    if len(by_part) < len(kinds) or any(len(by_expert) != experts for by_expert in by_part.values()):
+        return
+    for part, by_expert in sorted(by_part.items()):
+        parts = tuple(by_expert[expert] for expert in range(experts))
+        yield _of_layer(layer, kinds[part], "weight", parts, None)
 
 
 def _of_layer(layer: str, kind: str, what: str, parts: tuple[Entry, ...], take: Take | None) -> Source:

@@ -156,7 +156,7 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
         }
         if original := shape.scaling.get("original_max_position_embeddings"):
             numbers["rope_scaling_orig_ctx_len"] = original
-    for key, value in (numbers | shape.of_experts).items():
+    for key, value in {**numbers, **shape.of_experts}.items():
         getattr(writer, f"add_{key}")(value)
 
 

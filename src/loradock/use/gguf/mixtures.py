@@ -24,9 +24,10 @@ class Mixture:
     """A mixture by transformers' `model_type`; `name` is llama.cpp's.
 
     `fields`: what gguf.GGUFWriter puts by `add_<key>`. `differences`: {key of config.json: whether llama.cpp computes
-    another model}. `changes`: what is arranged otherwise there. `is_interleaved`: rows of gate and up lie in turn in the fused weight, not one below the other.
-    `is_transposed`: matrices of experts lie [inputs, outputs]. `turns_part`: rotary positions may turn a part of a head. `alias`:
-    what stands in a class' names, and in its place in gguf's table of them.
+    another model}. `changes`: what is arranged otherwise there. `is_interleaved`: rows of gate and up lie in turn in
+    the fused weight, not one below the other. `is_transposed`: matrices of experts lie [inputs, outputs].
+    `turns_part`: rotary positions may turn a part of a head. `alias`: what stands in a class' names, and in its place
+    in gguf's table of them.
     """
 
     name: str

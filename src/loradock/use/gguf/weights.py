@@ -48,8 +48,8 @@ class Weight:
 def of_model(base: BaseModel, shape: Shape, *, type_name: str) -> list[Weight]:
     """All tensors of a model, by llama.cpp's names. ModelError for one that it does not know.
 
-    Vectors, routers and convolutions are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16 where Q8_0 is
-    asked for.
+    Vectors, routers and convolutions are float32, as llama.cpp has them; a row that is no multiple of 32 stays float16
+    where Q8_0 is asked for.
     """
     if shape.mixture:
         sources = experts.sources(base, shape.mixture)
@@ -113,7 +113,12 @@ def of_language_model(base: BaseModel) -> dict[str, str] | None:
 
 def _weight(each: Source, name: str, type_name: str) -> Weight:
     shape = experts.shape_of(each)
-    if len(shape) < 2 or name.endswith("_norm.weight") or not name.endswith(".weight") or any(part in name for part in IN_F32):
+    if (
+        len(shape) < 2
+        or name.endswith("_norm.weight")
+        or not name.endswith(".weight")
+        or any(part in name for part in IN_F32)
+    ):
         return Weight(name=name, type="F32", source=each)
     kind = "F16" if type_name == "q8_0" and shape[-1] % BLOCK else TYPES[type_name]
     return Weight(name=name, type=kind, source=each)
