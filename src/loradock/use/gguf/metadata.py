@@ -30,8 +30,8 @@ class Shape:
     """The numbers of a decoder. `factors`: divides each rotary frequency, where the model is of Llama 3.1's kind.
 
     `window`: that of the layers which llama.cpp cuts, where it does; `is_windowed`: it does not, and the model has one.
-    `turned`: how many numbers of a head rotary positions turn. `mixture`: how its experts lie, None for a dense one, and
-    `of_experts` what the file says of them, by the names of gguf.GGUFWriter.
+    `turned`: how many numbers of a head rotary positions turn. `mixture`: how its experts lie, None for a dense one;
+    `of_experts`: what the file says of them, by the names of gguf.GGUFWriter.
     """
 
     architecture: str
