@@ -1,4 +1,4 @@
-"""What llama.cpp computes of a layer's experts, from the tensors and numbers of a GGUF file alone (`build_moe_ffn` of its
+"""What llama.cpp computes of a layer's experts, from a GGUF file's tensors and numbers alone (`build_moe_ffn` of its
 llama-graph.cpp, and how each architecture calls it)."""
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class MoeOfFile:
 
     def _routed(self, layer: int, inputs: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         logits = functional.linear(inputs, self._matrix(layer, "ffn_gate_inp"), self._of(layer, "ffn_gate_inp.bias"))
-        gating = GATING.get(self.architecture, self.number("expert_gating_func", SOFTMAX))
+        gating = GATING.get(self.architecture) or self.number("expert_gating_func", SOFTMAX)
         scores = {SOFTMAX: logits.softmax(-1), SIGMOID: logits.sigmoid(), OF_CHOSEN: logits}[gating]
         bias = self._of(layer, "exp_probs_b.bias")
         by = scores if bias is None else scores + bias

@@ -19,7 +19,7 @@ from loradock.use.gguf.export import Exported, export
 from loradock.use.inference.opener import find
 
 AS_LLAMA_CPP: dict[str, dict[str, Any]] = {
-    "olmoe": {"norm_topk_prob": False},
+    "olmoe": {"norm_topk_prob": False, "num_key_value_heads": 4},
     "dots1": {"num_key_value_heads": 4},
     "minimax_m2": {"rotary_dim": 8},
     "llama4_text": {"attention_chunk_size": 8192, "floor_scale": 8192},

@@ -117,6 +117,7 @@ def _olmoe(config: Any) -> dict[str, Any]:
 
 def _not_olmoe(config: Any) -> dict[str, bool]:
     return {
+        "num_key_value_heads": config.num_key_value_heads != config.num_attention_heads,
         "norm_topk_prob": bool(config.norm_topk_prob),
         "clip_qkv": config.clip_qkv is not None,
         "attention_bias": bool(config.attention_bias),
