@@ -104,7 +104,7 @@ def _sigmoids(config: Any) -> dict[str, Any]:
         "expert_used_count": config.num_experts_per_tok,
         "expert_feed_forward_length": config.moe_intermediate_size,
         "expert_shared_count": config.n_shared_experts,
-        "leading_dense_block_count": config.first_k_dense_replace,
+        "leading_dense_block_count": getattr(config, "first_k_dense_replace", 0),
         "expert_gating_func": ExpertGatingFuncType.SIGMOID,
         "expert_weights_scale": config.routed_scaling_factor,
         "expert_weights_norm": config.norm_topk_prob,
@@ -189,6 +189,15 @@ def _not_compressed(config: Any) -> dict[str, bool]:
 
 def _deepseek3(config: Any) -> dict[str, Any]:
     return _sigmoids(config) | _compressed(config)
+
+
+def _glm_lite(config: Any) -> dict[str, Any]:
+    return _deepseek3(config) | {"leading_dense_block_count": list(config.mlp_layer_types).count("dense")}
+
+
+def _not_glm_lite(config: Any) -> dict[str, bool]:
+    kinds = list(config.mlp_layer_types)
+    return _not_compressed(config) | {"mlp_layer_types": kinds != sorted(kinds)}
 
 
 def _deepseek2(config: Any) -> dict[str, Any]:
@@ -338,6 +347,9 @@ MIXTURES = {
     ),
     "deepseek_v2": Mixture(
         name="deepseek2", fields=_deepseek2, differences=_not_deepseek2, changes=rearranged.compressed
+    ),
+    "glm4_moe_lite": Mixture(
+        name="deepseek2", fields=_glm_lite, differences=_not_glm_lite, changes=rearranged.compressed
     ),
     "qwen3_next": Mixture(
         name="qwen3next",
