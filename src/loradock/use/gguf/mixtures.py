@@ -111,6 +111,10 @@ def _sigmoids(config: Any) -> dict[str, Any]:
     }
 
 
+def _glm_seeing(config: Any) -> dict[str, Any]:
+    return _sigmoids(config) | {"rope_dimension_sections": [*config.rope_parameters["mrope_section"], 0]}
+
+
 def _olmoe(config: Any) -> dict[str, Any]:
     return {"expert_count": config.num_experts, "expert_used_count": config.num_experts_per_tok}
 
@@ -379,6 +383,7 @@ MIXTURES = {
     "llama4_text": Mixture(name="llama4", fields=_llama4, differences=_not_llama4, is_transposed=True),
     "dots1": Mixture(name="dots1", fields=_sigmoids, differences=_dots),
     "minimax_m2": Mixture(name="minimax-m2", fields=_minimax, differences=_not_tied, turns_part=True),
+    "glm4v_moe_text": Mixture(name="glm4moe", fields=_glm_seeing, turns_part=True),
     "glm4_moe": Mixture(name="glm4moe", fields=_sigmoids, turns_part=True),
     "olmoe": Mixture(name="olmoe", fields=_olmoe, differences=_not_olmoe),
     "ernie4_5_moe": Mixture(name="ernie4_5-moe", fields=_ernie, differences=_not_ernie),
