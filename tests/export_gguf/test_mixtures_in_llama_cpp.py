@@ -29,12 +29,27 @@ PROGRAM = Path(__file__).with_name("logits_in_llama_cpp.py")
 MOST_APART = 1e-3
 """Of logits up to 19; seen: 2e-6 to 7e-5."""
 LAST_ID = 870
+GLM_LITE = {
+    "n_routed_experts": 8,
+    "moe_intermediate_size": 64,
+    "n_group": 1,
+    "topk_group": 1,
+    "q_lora_rank": 96,
+    "kv_lora_rank": 64,
+    "qk_nope_head_dim": 32,
+    "qk_rope_head_dim": 16,
+    "v_head_dim": 32,
+    "head_dim": 16,
+    "num_key_value_heads": 4,
+}
 WIDE = {"hidden_size": 128, "head_dim": 32}
 PUBLISHED = (
     "Qwen/Qwen3-30B-A3B",
     "mistralai/Mixtral-8x7B-v0.1",
     "unsloth/gpt-oss-20b-BF16",
     "zai-org/GLM-4.5-Air",
+    "zai-org/GLM-4.6V",
+    "mistralai/Mistral-Small-4-119B-2603",
     "deepseek-ai/DeepSeek-V2-Lite",
     "deepseek-ai/DeepSeek-V3.1",
     "Qwen/Qwen3-Next-80B-A3B-Instruct",
@@ -88,6 +103,13 @@ def compare(directory: Path, file: Path, python: str) -> None:
 @pytest.mark.parametrize("kind", ["qwen2_moe", "olmoe", "dots1", "minimax_m2", "granitemoe", "glm4_moe"])
 def test_logits_of_a_small_mixture_are_those_of_the_class(tmp_path: Path, python: str, kind: str) -> None:
     compare(small(tmp_path, kind), tmp_path / "a.gguf", python)
+
+
+def test_logits_of_glm_4_7_flash_are_those_of_its_class(
+    tmp_path: Path, python: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(mixtures.KINDS, "glm4_moe_lite", GLM_LITE)
+    compare(mixtures.make(tmp_path / "base", "glm4_moe_lite"), tmp_path / "a.gguf", python)
 
 
 def small(folder: Path, kind: str) -> Path:

@@ -9,7 +9,7 @@ from typing import Any
 
 from loradock.catalog.families import FAMILIES
 from loradock.errors import ModelError
-from loradock.use.gguf.mixtures import MIXTURES, Mixture
+from loradock.use.gguf.mixtures import MIXTURES, WITHOUT, Mixture
 
 DENSE = {family.model_type: family.gguf_name for family in FAMILIES if family.gguf_name}
 ARCHITECTURES = DENSE | {model_type: mixture.name for model_type, mixture in MIXTURES.items()}
@@ -60,10 +60,9 @@ def read(config: Any) -> Shape:
     """
     config = config.get_text_config(decoder=True)
     if config.model_type not in ARCHITECTURES:
-        raise ModelError(
-            f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}",
-            hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more",
-        )
+        reason = f" ({WITHOUT[config.model_type]})" if config.model_type in WITHOUT else ""
+        what = f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}{reason}"
+        raise ModelError(what, hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more")
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     architecture = ARCHITECTURES[config.model_type]
     rope: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})

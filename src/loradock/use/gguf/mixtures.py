@@ -204,6 +204,18 @@ def _not_glm_lite(config: Any) -> dict[str, bool]:
     return _not_compressed(config) | {"mlp_layer_types": kinds != sorted(kinds)}
 
 
+def _mistral4(config: Any) -> dict[str, Any]:
+    from gguf import ExpertGatingFuncType
+
+    rope = config.rope_parameters
+    beta = rope.get("llama_4_scaling_beta")
+    scaled = {
+        "attn_temperature_scale": beta,
+        "attn_temperature_length": rope.get("original_max_position_embeddings"),
+    }
+    return _deepseek3(config) | {"expert_gating_func": ExpertGatingFuncType.SOFTMAX} | (scaled if beta else {})
+
+
 def _deepseek2(config: Any) -> dict[str, Any]:
     from gguf import ExpertGatingFuncType
 
@@ -355,6 +367,13 @@ MIXTURES = {
     "glm4_moe_lite": Mixture(
         name="deepseek2", fields=_glm_lite, differences=_not_glm_lite, changes=rearranged.compressed
     ),
+    "mistral4": Mixture(
+        name="mistral4",
+        fields=_mistral4,
+        differences=_not_compressed,
+        changes=rearranged.compressed,
+        turns_part=True,
+    ),
     "qwen3_next": Mixture(
         name="qwen3next",
         fields=_delta_net,
@@ -389,3 +408,10 @@ MIXTURES = {
     "ernie4_5_moe": Mixture(name="ernie4_5-moe", fields=_ernie, differences=_not_ernie),
 }
 """By transformers' model_type of the language model."""
+
+WITHOUT = {
+    "deepseek_v32": "the package gguf has no names for its indexer of attention",
+    "deepseek_v4": "the package gguf has no names for its attention",
+    "gemma4_text": "its experts and layers were not compared with llama.cpp's",
+}
+"""Why a mixture has no line above, by its model_type."""
