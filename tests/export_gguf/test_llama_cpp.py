@@ -6,7 +6,6 @@ It runs where LORADOCK_LLAMA_CPP names the Python of an environment that has lla
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,15 +27,6 @@ from loradock.use.inference.opener import find
 PROGRAM = Path(__file__).with_name("in_llama_cpp.py")
 TRAINED = Path(demo.__file__).with_name("train.jsonl")
 MOST_TEXTS = 1_000
-
-
-@pytest.fixture
-def python() -> str:
-    """The Python that has llama-cpp-python."""
-    found = os.environ.get("LORADOCK_LLAMA_CPP")
-    if not found:
-        pytest.skip("no llama-cpp-python here: LORADOCK_LLAMA_CPP names the Python that has it")
-    return found
 
 
 def texts_of(rows: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 from real.conftest import Real
 
 from loradock.cli import cli
-from loradock.errors import ModelError
 from loradock.use.gguf import vocabulary
 
 # What llama.cpp's converter takes from a model card and a file's name.
@@ -46,15 +45,14 @@ def test_the_published_file_of_the_same_base_says_the_same(tmp_path: Path, real:
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "model", "pre"),
-    [("qwen3", "gpt2", "qwen2"), ("llama3.1", "gpt2", "llama-bpe"), ("mistral-v1", "llama", "default")],
+    [
+        ("qwen3", "gpt2", "qwen2"),
+        ("llama3.1", "gpt2", "llama-bpe"),
+        ("mistral-v1", "llama", "default"),
+        ("gpt-oss", "gpt2", "gpt-4o"),
+        ("deepseek-v3", "gpt2", "deepseek-v3"),
+    ],
 )
 def test_real_tokenizers_are_known_by_llama_cpps_names(real: Real, name: str, model: str, pre: str) -> None:
     found = vocabulary.read(real(name), rows=300_000)
     assert (found.model, found.pre) == (model, pre)
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("name", ["deepseek-v3", "gpt-oss"])
-def test_real_tokenizers_of_other_rules_are_refused(real: Real, name: str) -> None:
-    with pytest.raises(ModelError, match="none of those known here"):
-        vocabulary.read(real(name), rows=300_000)

@@ -44,7 +44,9 @@ def export() -> None:
 @TRUST
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 def gguf(model: Path, output: Path, *, type_name: str, trusted: tuple[str, ...], as_json: bool) -> None:
-    """Write MODEL (a merged model or a base: Llama, Mistral, Qwen2, Qwen3) as GGUF, and an Ollama Modelfile beside it.
+    """Write MODEL, a merged model or a base, as GGUF, and an Ollama Modelfile beside it.
+
+    Llama, Mistral, Qwen, Gemma 3, and mixtures: Mixtral, gpt-oss, GLM-4.5, DeepSeek-V3, Qwen3.5 and others.
 
     \b
     loradock merge runs/a-001 merged

@@ -13,7 +13,8 @@ class Family:
     """A kind of decoder, which the fast engine serves: `module` of `training/backends/fast/families/` reads its parts.
 
     `decoder`: its class in transformers, `model_type` that of its configuration. `has_out_norms`: its layers have a
-    norm after each half, too. `gguf_name`: llama.cpp's name for it, None where it is not exported.
+    norm after each half, too. `gguf_name`: llama.cpp's name for a dense one, None where it is not
+    exported (`use/gguf/mixtures.py` has those of mixtures).
     """
 
     decoder: str

@@ -9,10 +9,10 @@ from typing import Any
 
 from loradock.errors import EnvironmentUnfit, ModelError, UsageError
 from loradock.files import staged
-from loradock.model import prequantised
+from loradock.model import architecture, prequantised
 from loradock.model.files import json_object
 from loradock.training.run_dir.disk_space import before_output
-from loradock.use.gguf import metadata, modelfile, vocabulary, weights
+from loradock.use.gguf import metadata, modelfile, pre_tokenizers, vocabulary, weights
 from loradock.use.gguf.metadata import Shape
 from loradock.use.gguf.modelfile import Form, form_of, writes_bos
 from loradock.use.gguf.vocabulary import Vocabulary
@@ -47,10 +47,8 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
     refuse(origin, file)
     origin.check_finite()
     shape = metadata.read(origin.base.config)
-    tied = bool(getattr(origin.base.config, "tie_word_embeddings", False))
-    names = weights.of_language_model(origin.base)
-    tensors_to_write = weights.resolve(origin.base.weight_files, shape, type_name=type_name, is_tied=tied, own=names)
-    rows = next(weight.entry.shape[0] for weight in tensors_to_write if weight.name == "token_embd.weight")
+    tensors_to_write = weights.of_model(origin.base, shape, type_name=type_name)
+    rows = next(weight.shape[0] for weight in tensors_to_write if weight.name == "token_embd.weight")
     vocabulary_read = vocabulary.read(origin.directory, rows=rows)
     size = sum(map(weights.size, tensors_to_write))
     before_output(file, size + HEADER_BYTES)
@@ -73,7 +71,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         tensors=len(tensors_to_write),
         pre=vocabulary_read.pre,
         template=special.form.name if special.form else None,
-        notes=_notes(shape, is_part=names is not None),
+        notes=_notes(shape, vocabulary_read.pre, is_part=architecture.is_wrapper(origin.base.config)),
     )
 
 
@@ -197,9 +195,7 @@ def _write(writer: Any, entries: list[weights.Weight], shape: Shape, progress: C
     dtypes = {"F32": np.dtype("f4"), "F16": np.dtype("f2"), "BF16": np.dtype("i2"), "Q8_0": np.dtype("i1")}
     for weight in entries:
         kind = gguf.GGMLQuantizationType[weight.type]
-        writer.add_tensor_info(
-            weight.name, weight.entry.shape, dtypes[weight.type], weights.size(weight), raw_dtype=kind
-        )
+        writer.add_tensor_info(weight.name, weight.shape, dtypes[weight.type], weights.size(weight), raw_dtype=kind)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
@@ -223,7 +219,11 @@ def _reason(place: Path) -> OSError | None:
     return None
 
 
-def _notes(shape: Shape, *, is_part: bool) -> tuple[str, ...]:
+def _notes(shape: Shape, pre: str, *, is_part: bool) -> tuple[str, ...]:
     cut = f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture"
     part = "the language model alone: llama.cpp has vision towers in a file of their own (--mmproj)"
-    return tuple(note for note, holds in ((cut, shape.is_windowed), (part, is_part)) if holds)
+    rounded = "llama.cpp rounds YaRN's bounds, which this model does not (truncate: false): its answers differ slightly"
+    marks = "llama.cpp cuts words with combining marks (Hindi, Thai) otherwise than this tokenizer: other ids for these"
+    is_rounded = shape.scaling.get("truncate") is False
+    notes = ((cut, shape.is_windowed), (part, is_part), (rounded, is_rounded), (marks, pre in pre_tokenizers.CUT_MARKS))
+    return tuple(note for note, holds in notes if holds)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from loradock.catalog.families import FAMILIES
 from loradock.errors import ModelError
+from loradock.use.gguf.mixtures import MIXTURES, WITHOUT, Mixture
 
-ARCHITECTURES = {family.model_type: family.gguf_name for family in FAMILIES if family.gguf_name}
-"""transformers' model_type of a language model and llama.cpp's name; Mistral is a Llama there."""
+DENSE = {family.model_type: family.gguf_name for family in FAMILIES if family.gguf_name}
+ARCHITECTURES = DENSE | {model_type: mixture.name for model_type, mixture in MIXTURES.items()}
+"""transformers' model_type of a language model and llama.cpp's name; Mistral and Mixtral are Llamas there."""
 OFFSET_NORMS = ("gemma3",)
 """Of these transformers multiplies by 1 + weight, llama.cpp by the weight of the file."""
 PERIOD, LOCAL_THETA, LAYERS_OF_27B = 6, 10_000.0, 62
 """Built into llama.cpp for Gemma 3: each sixth layer sees all, the others turn by this base; 27B is told by layers."""
-PERMUTED = ("llama",)
+WINDOWED = ("gemma3", "gpt-oss")
+"""Of these llama.cpp cuts attention at the window, in the layers that have one."""
+PERMUTED = ("llama", "granitemoe", "granitehybrid")
 """Of these llama.cpp rotates neighbours in place of halves, so rows of queries and keys lie in another order."""
 Put = Callable[[str, Any], None]
 
@@ -26,6 +30,8 @@ class Shape:
     """The numbers of a decoder. `factors`: divides each rotary frequency, where the model is of Llama 3.1's kind.
 
     `window`: that of the layers which llama.cpp cuts, where it does; `is_windowed`: it does not, and the model has one.
+    `turned`: how many numbers of a head rotary positions turn. `mixture`: how its experts lie, None for a dense one;
+    `of_experts`: what the file says of them, by the names of gguf.GGUFWriter.
     """
 
     architecture: str
@@ -34,14 +40,17 @@ class Shape:
     key_heads: int
     head_width: int
     hidden: int
-    inner: int
+    inner: int | None
     context: int
     epsilon: float
     theta: float
     scaling: dict[str, Any]
     factors: tuple[float, ...]
     is_windowed: bool
+    turned: int
     window: int | None = None
+    mixture: Mixture | None = None
+    of_experts: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 def read(config: Any) -> Shape:
@@ -51,23 +60,26 @@ def read(config: Any) -> Shape:
     """
     config = config.get_text_config(decoder=True)
     if config.model_type not in ARCHITECTURES:
-        raise ModelError(
-            f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}",
-            hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more",
-        )
+        reason = f" ({WITHOUT[config.model_type]})" if config.model_type in WITHOUT else ""
+        what = f"{config.model_type} models are not exported to GGUF here, only {', '.join(ARCHITECTURES)}{reason}"
+        raise ModelError(what, hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more")
     head_width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     architecture = ARCHITECTURES[config.model_type]
     rope: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
     if architecture == "gemma3":
         refuse_other_gemma(config, rope)
         rope = dict(rope["full_attention"])
-    kind = rope.get("rope_type", "default")
-    if kind not in ("default", "linear", "yarn", "llama3") or rope.get("partial_rotary_factor", 1.0) != 1.0:
+    mixture = MIXTURES.get(config.model_type)
+    if mixture:
+        refuse_other_mixture(config, mixture)
+    kind, turned = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
+    if kind not in ("default", "linear", "yarn", "llama3") or (turned != 1.0 and not (mixture and mixture.turns_part)):
         raise ModelError(
             f"rotary embeddings of kind {kind} are not exported to GGUF here", hint="llama.cpp's converter"
         )
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     context = config.max_position_embeddings
+    cuts = architecture in WINDOWED
     return Shape(
         architecture=architecture,
         layers=config.num_hidden_layers,
@@ -75,15 +87,25 @@ def read(config: Any) -> Shape:
         key_heads=config.num_key_value_heads,
         head_width=head_width,
         hidden=config.hidden_size,
-        inner=config.intermediate_size,
-        context=min(context, window) if window and architecture != "gemma3" else context,
-        epsilon=config.rms_norm_eps,
+        inner=getattr(config, "intermediate_size", None),
+        context=min(context, window) if window and not cuts else context,
+        epsilon=getattr(config, "rms_norm_eps", None) or config.layer_norm_epsilon,
         theta=rope.get("rope_theta", 10_000.0),
         scaling=rope if kind in ("linear", "yarn") else {},
         factors=_factors(rope, head_width=head_width) if kind == "llama3" else (),
-        is_windowed=bool(window and window < context and architecture != "gemma3"),
-        window=window if architecture == "gemma3" else None,
+        is_windowed=bool(window and window < context and not cuts),
+        turned=int(head_width * turned),
+        window=window if cuts else None,
+        mixture=mixture,
+        of_experts=mixture.fields(config) if mixture else {},
     )
+
+
+def refuse_other_mixture(config: Any, mixture: Mixture) -> None:
+    """ModelError where a mixture is not as llama.cpp computes it, which does not read these from the file."""
+    if keys := [key for key, differs in mixture.differences(config).items() if differs]:
+        what = f"this {config.model_type} is not one that llama.cpp computes: {', '.join(keys)} of config.json"
+        raise ModelError(what, hint="serve it by transformers or vLLM")
 
 
 def refuse_other_gemma(config: Any, rope: dict[str, Any]) -> None:
@@ -108,26 +130,33 @@ def put(writer: Any, shape: Shape, *, rows: int) -> None:
     """Write them; `writer` is a gguf.GGUFWriter."""
     from gguf import RopeScalingType
 
-    writer.add_block_count(shape.layers)
-    writer.add_context_length(shape.context)
-    writer.add_embedding_length(shape.hidden)
-    writer.add_feed_forward_length(shape.inner)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.key_heads)
-    writer.add_rope_freq_base(shape.theta)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_vocab_size(rows)
-    writer.add_rope_dimension_count(shape.head_width)
+    numbers: dict[str, Any] = {
+        "block_count": shape.layers,
+        "context_length": shape.context,
+        "embedding_length": shape.hidden,
+        "head_count": shape.heads,
+        "head_count_kv": shape.key_heads,
+        "rope_freq_base": shape.theta,
+        "layer_norm_rms_eps": shape.epsilon,
+        "vocab_size": rows,
+        "rope_dimension_count": shape.turned,
+    }
+    if shape.inner:
+        numbers["feed_forward_length"] = shape.inner
     if shape.window:
-        writer.add_sliding_window(shape.window)
-    if shape.head_width * shape.heads != shape.hidden or shape.architecture in ("qwen3", "gemma3"):
-        writer.add_key_length(shape.head_width)
-        writer.add_value_length(shape.head_width)
+        numbers["sliding_window"] = shape.window
+    is_stated = shape.mixture or shape.architecture in ("qwen3", "gemma3")
+    if is_stated or shape.head_width * shape.heads != shape.hidden:
+        numbers |= {"key_length": shape.head_width, "value_length": shape.head_width}
     if shape.scaling:
-        writer.add_rope_scaling_type(RopeScalingType(shape.scaling["rope_type"]))
-        writer.add_rope_scaling_factor(shape.scaling["factor"])
+        numbers |= {
+            "rope_scaling_type": RopeScalingType(shape.scaling["rope_type"]),
+            "rope_scaling_factor": shape.scaling["factor"],
+        }
         if original := shape.scaling.get("original_max_position_embeddings"):
-            writer.add_rope_scaling_orig_ctx_len(original)
+            numbers["rope_scaling_orig_ctx_len"] = original
+    for key, value in {**numbers, **shape.of_experts}.items():
+        getattr(writer, f"add_{key}")(value)
 
 
 def _factors(rope: dict[str, Any], *, head_width: int) -> tuple[float, ...]:
@@ -137,6 +166,7 @@ def _factors(rope: dict[str, Any], *, head_width: int) -> tuple[float, ...]:
     factors: list[float] = []
     for index in range(0, head_width, 2):
         wavelength = 2 * math.pi * rope["rope_theta"] ** (index / head_width)
-        share = min(1.0, max(0.0, (trained / wavelength - low) / (high - low)))
+        turns = trained / wavelength
+        share = min(1.0, max(0.0, (turns - low) / (high - low))) if high > low else float(turns >= low)
         factors.append(1 / ((1 - share) / factor + share))
     return tuple(factors)

@@ -21,37 +21,65 @@ TEKKEN = (
     rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*|\p{{N}}|"
     r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+ENDING = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+GPT4O = (
+    rf"[^\r\n\p{{L}}\p{{N}}]?{UPPER}*{LOWER}+{ENDING}|[^\r\n\p{{L}}\p{{N}}]?{UPPER}+{LOWER}*{ENDING}|\p{{N}}{{1,3}}|"
+    r" ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+QWEN35 = (
+    rf"{CONTRACTIONS}|[^\r\n\p{{L}}\p{{N}}]?[\p{{L}}\p{{M}}]+|\p{{N}}|"
+    r" ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+DEEPSEEK3 = (
+    r"\p{N}{1,3}",
+    "[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+    (
+        "[!\"#$%&'()*+,\\-./:;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+|"
+        " ?[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+"
+    ),
+)
+"""One split after the other; the last has a real line feed in its pattern."""
 BYTES = ("ByteLevel", False)
 """ByteLevel without a space before the text, and without a pattern of its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Known:
-    """A name of llama.cpp. `steps`: what cuts; `ignores_merges`: a whole word of the vocabulary is one token."""
+    """A name of llama.cpp. `steps`: what cuts; `ignores_merges`: a whole word of the vocabulary is one token, or by the
+    merges, where llama.cpp's ids are the same for either. `normalizers`: those of which llama.cpp has none.
+    """
 
     name: str
     steps: tuple[tuple[Any, ...], ...]
-    ignores_merges: bool = False
-    normalizers: tuple[Any, ...] = (None,)
+    ignores_merges: tuple[bool, ...] = (False,)
+    normalizers: tuple[tuple[str, ...], ...] = ((),)
 
 
 # From llama.cpp's src/llama-vocab.cpp (names, patterns) and its convert_hf_to_gguf.py (which models have them).
 KNOWN = (
     Known(name="gpt-2", steps=(("ByteLevel", True),)),
     Known(name="smollm", steps=(("Digits", True), ("ByteLevel", True))),
-    Known(name="llama-bpe", steps=(("Split", LLAMA3), BYTES), ignores_merges=True),
-    Known(name="qwen2", steps=(("Split", QWEN2), BYTES), normalizers=(None, "NFC")),
-    Known(name="tekken", steps=(("Split", TEKKEN), BYTES), ignores_merges=True),
+    Known(name="llama-bpe", steps=(("Split", LLAMA3), BYTES), ignores_merges=(True,)),
+    Known(name="qwen2", steps=(("Split", QWEN2), BYTES), normalizers=((), ("NFC",))),
+    Known(name="qwen35", steps=(("Split", QWEN35), BYTES), normalizers=((), ("NFC",))),
+    Known(name="dbrx", steps=(("Split", LLAMA3), BYTES)),
+    Known(name="olmo", steps=(("ByteLevel", True),), normalizers=(("NFC",),)),
+    Known(name="gpt-4o", steps=(("Split", GPT4O), BYTES), ignores_merges=(False, True)),
+    Known(name="deepseek-v3", steps=(*(("Split", pattern) for pattern in DEEPSEEK3), BYTES)),
+    Known(name="tekken", steps=(("Split", TEKKEN), BYTES), ignores_merges=(True,)),
 )
+
+CUT_MARKS = ("gpt-4o",)
+"""Of these llama.cpp's own pattern takes a combining mark for no part of a word, as tokenizer.json's does."""
 
 
 def name_of(tokenizer: Mapping[str, Any]) -> str:
     """llama.cpp's name for the rules of a byte-level tokenizer.json. ModelError where it has none."""
     steps = tuple(_step(step) for step in _flat(tokenizer.get("pre_tokenizer"), "pretokenizers"))
     ignores = bool(tokenizer["model"].get("ignore_merges"))
-    normalizer = (tokenizer.get("normalizer") or {}).get("type")
+    normalizers = tuple(step["type"] for step in _flat(tokenizer.get("normalizer"), "normalizers"))
     for known in KNOWN:
-        if (known.steps, known.ignores_merges) == (steps, ignores) and normalizer in known.normalizers:
+        if known.steps == steps and ignores in known.ignores_merges and normalizers in known.normalizers:
             return known.name
     rules = ", ".join(str(step[0]) for step in steps) or "none"
     names = ", ".join(known.name for known in KNOWN)
