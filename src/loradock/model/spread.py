@@ -8,21 +8,26 @@ places, a weight is a stand-in of the right shape, dtype and device that takes n
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, ModelError
 from loradock.model import architecture, finite, names
+from loradock.model.experts import layout, loading
 from loradock.model.source import reading_config
 
 if TYPE_CHECKING:
     import torch
 
+    from loradock.model.experts.column import Column
+    from loradock.model.experts.storage import NF4Experts
     from loradock.model.source import BaseModel
 
 PART = "part_of_this_process"
+COLUMN = "column_of_the_parts"
 GUARD = "guard_of_stand_ins"
 
 
@@ -45,6 +50,8 @@ def read(
     """
     import torch.distributed
 
+    from loradock.model.experts.storage import NF4Experts
+
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
     if model_config.storage.is_quantised:
@@ -54,13 +61,21 @@ def read(
     with WeightFiles(base, model) as files:
         for name, module, key, parameter in own_parameters(model):
             if id(parameter) not in placed:
-                value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
-                place = kept_on if id(module) in layers else device
-                placed[id(parameter)] = stand_in(module, key, value, count=count, rank=rank, place=place)
+                place = Place(count=count, rank=rank, device=kept_on if id(module) in layers else device)
+                if model_config.storage.is_quantised and loading.is_of_experts(model, name):
+                    experts = (each.to(device=device, dtype=dtype) for each in files.experts(name, parameter.shape))
+                    weights = NF4Experts.quantised(experts, double_quant=model_config.double_quant)
+                    placed[id(parameter)] = stand_in_of_experts(weights, storage=storage, place=place)
+                else:
+                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
+                    placed[id(parameter)] = stand_in(module, key, value, place=place)
             module._parameters[key] = placed[id(parameter)]
-    for module in model.modules():
-        for key, buffer in module.named_buffers(recurse=False):
-            module._buffers[key] = buffer.to(device)
+        for prefix, module in model.named_modules():
+            for key, buffer in module.named_buffers(recurse=False):
+                name = f"{prefix}.{key}" if prefix else key
+                is_read = key not in module._non_persistent_buffers_set and files.has(name)
+                value = files.read(name, shape=buffer.shape).to(buffer.dtype) if is_read else buffer
+                module._buffers[key] = value.to(device)
     guard = model.get_input_embeddings().register_forward_pre_hook(refuse)
     setattr(model, GUARD, guard)
     return model
@@ -82,13 +97,13 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
 
 
 def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
-    """Put an empty NF4 layer in the place of every linear layer but the output head."""
+    """Put an empty NF4 layer in the place of every linear layer but the output head and routers."""
     import torch
     from bitsandbytes.nn import Linear4bit
 
-    head = model.get_output_embeddings()
+    head, routers = model.get_output_embeddings(), layout.routers(model)
     for name, module in list(model.named_modules()):
-        if type(module) is torch.nn.Linear and module is not head:
+        if type(module) is torch.nn.Linear and module is not head and name not in routers:
             empty = Linear4bit(
                 module.in_features,
                 module.out_features,
@@ -102,7 +117,16 @@ def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype,
             model.set_submodule(name, empty)
 
 
-def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: int, place: str) -> torch.nn.Parameter:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a part lies: with which of `count` processes, on which device."""
+
+    count: int
+    rank: int
+    device: str
+
+
+def stand_in(module: Any, key: str, value: torch.Tensor, *, place: Place) -> torch.nn.Parameter:
     """A parameter like the whole weight that takes no memory, with this process's part of it."""
     import torch
     from bitsandbytes import nn
@@ -117,8 +141,36 @@ def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: in
         parameter = make(like(value), quant_state=module.quant_state, bnb_quantized=True, **kind)
     else:
         parameter = torch.nn.Parameter(like(value), requires_grad=False)
-    setattr(parameter, PART, part_of(value, count=count, rank=rank).to(place))
+    setattr(parameter, PART, part_of(value, count=place.count, rank=place.rank).to(place.device))
     return parameter
+
+
+def stand_in_of_experts(weights: NF4Experts, *, storage: torch.dtype, place: Place) -> torch.nn.Parameter:
+    """The same for the experts of a layer: the part is one of the column in which they lie (`model.experts.column`)."""
+    import torch
+
+    from loradock.model.experts.column import Column
+
+    lies = Column.of(weights, storage=storage)
+    parameter = torch.nn.Parameter(lies.stand_in(weights.packed.device), requires_grad=False)
+    setattr(parameter, PART, part_of(lies.filled(weights), count=place.count, rank=place.rank).to(place.device))
+    setattr(parameter, COLUMN, lies)
+    return parameter
+
+
+def emptied(module: Any, key: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
+    """What a stand-in's parts make together, without memory; experts are read as a column from now on."""
+    import torch
+
+    from loradock.model.experts import column
+
+    lies: Column | None = getattr(parameter, COLUMN, None)
+    if lies is None:
+        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
+    else:
+        column.put(module, key, lies)
+        empty = lies.empty()
+    return torch.nn.Parameter(empty, requires_grad=False)
 
 
 def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:
@@ -172,6 +224,7 @@ class WeightFiles:
     def __init__(self, base: BaseModel, model: Any) -> None:
         self.base, self.model = base, model
         self.name_of: dict[str, str] = {}
+        self.pieces: dict[str, dict[tuple[int, int], str]] = {}
         self.opened = ExitStack()
         self.holder: dict[str, Any] = {}
 
@@ -187,26 +240,69 @@ class WeightFiles:
             handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
             self.holder |= dict.fromkeys(handle.keys(), handle)
         self.name_of = {weight: name for name, weight in names.in_model(self.model, self.holder).items()}
+        for file, piece in names.of_experts(self.model, self.holder).items():
+            self.pieces.setdefault(piece.weight, {})[piece.expert, piece.part] = file
         return self
 
     def __exit__(self, *error: object) -> None:
         self.opened.close()
         self.holder.clear()
 
-    def read(self, name: str, *, shape: Any) -> torch.Tensor:
+    def has(self, name: str) -> bool:
+        """Whether a file holds the tensor of this name as it lies in the model."""
+        return name in self.name_of
+
+    def read(self, name: str, *, shape: torch.Size) -> torch.Tensor:
         """The tensor of this name. ModelError where there is none, or one of another shape."""
+        import torch
+
+        if name in self.pieces:
+            return torch.stack(list(self.experts(name, shape)))
+        file = self.file_of(name)
+        return self.checked(file, self.holder[file].get_tensor(file), shape)
+
+    def experts(self, name: str, shape: torch.Size) -> Iterator[torch.Tensor]:
+        """The experts of a matrix [experts, rows, columns], one at a time. ModelError as `read`."""
+        import torch
+
+        pieces = self.pieces.get(name)
+        if pieces is None:
+            file = self.file_of(name)
+            held = self.holder[file].get_slice(file)
+            if tuple(held.get_shape()) != tuple(shape):
+                raise self.misshapen(file, held.get_shape(), shape)
+            for expert in range(shape[0]):
+                yield self.checked(file, held[expert], shape[1:])
+            return
+        parts = 1 + max(part for _, part in pieces)
+        if len(pieces) != shape[0] * parts:
+            raise self.misshapen(name, (len(pieces) // parts, *shape[1:]), shape)
+        for expert in range(shape[0]):
+            files = [pieces[expert, part] for part in range(parts)]
+            matrix = torch.cat([self.holder[file].get_tensor(file) for file in files])
+            yield self.checked(files[0], matrix, shape[1:])
+
+    def file_of(self, name: str) -> str:
+        """What files call the weight of this name. ModelError where they do not hold it as it is in the model."""
         file = self.name_of.get(name)
         if file is None:
             raise ModelError(
                 f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",
                 hint="--set train.parallel=ddp, where the whole model fits a GPU",
             )
-        value = self.holder[file].get_tensor(file)
+        return file
+
+    def checked(self, file: str, value: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+        """What was read. ModelError where it is of another shape, or not finite."""
         if value.shape != shape:
-            raise ModelError(
-                f"{self.base.directory}: {file} is {list(value.shape)}, and the model wants {list(shape)}",
-                hint="do the weights belong to config.json?",
-            )
+            raise self.misshapen(file, value.shape, shape)
         if what := finite.problem(value):
             raise ModelError(f"{self.base.directory}: {file} holds {what}", hint=finite.HINT)
         return value
+
+    def misshapen(self, file: str, found: Sequence[int], shape: Sequence[int]) -> ModelError:
+        """The error of a tensor of another shape."""
+        return ModelError(
+            f"{self.base.directory}: {file} is {list(found)}, and the model wants {list(shape)}",
+            hint="do the weights belong to config.json?",
+        )

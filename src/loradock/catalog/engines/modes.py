@@ -39,7 +39,6 @@ FSDP = Mode(
     cuts_weights=True,
     cannot={
         **PARTS,
-        **WHOLE_EXPERTS,
         "float16": "float16 needs a loss scale, which it does not keep",
         "compile": "its layers are not compiled",
         "whole model": "objective {config.objective} needs the whole model on each GPU",

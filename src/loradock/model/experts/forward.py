@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from loradock.model.experts import layout
+from loradock.model.experts import column, layout
 from loradock.model.experts.storage import NF4Experts
 
 NAME = "loradock"
@@ -124,9 +124,12 @@ def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.T
     return weights.expert(expert) if isinstance(weights, NF4Experts) else weights[expert].to(dtype)
 
 
-def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
-    """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
-    weights, lies = getattr(module, key), layout.of(module)
+def product(module: Any, key: str, inputs: torch.Tensor, expert: int, *, weights: torch.Tensor) -> torch.Tensor:
+    """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it.
+
+    `weights`: of all experts, the module's parameter of this name.
+    """
+    lies = layout.of(module)
     is_cast = inputs.dtype != weights.dtype and not torch.is_autocast_enabled(inputs.device.type)
     if isinstance(weights, NF4Experts) or is_cast:
         outputs: Any = _Product.apply(inputs, weights, expert, lies.is_transposed)
@@ -157,6 +160,7 @@ def experts_forward(
     tokens_of = torch.bincount(experts, minlength=module.num_experts).tolist()
     lies = layout.of(module)
     into, out_of = lies.keys
+    into_weights, out_weights = (column.weights_of(module, key) for key in lies.keys)
     weights = top_k_weights.reshape(-1, 1).index_select(0, order)
     spread: Any = _Spread.apply(hidden_states, pairs)
     if lies.scales_inputs:
@@ -165,9 +169,9 @@ def experts_forward(
     for expert, inputs in enumerate(spread.split(tokens_of)):
         if not len(inputs):
             continue
-        inner = product(module, into, inputs, expert)
+        inner = product(module, into, inputs, expert, weights=into_weights)
         inner = module._apply_gate(inner) if lies.has_gate else module.act_fn(inner)
-        parts.append(product(module, out_of, inner, expert))
+        parts.append(product(module, out_of, inner, expert, weights=out_weights))
     outputs = torch.cat(parts)
     if module.has_post_expert_norm:
         outputs = module.post_expert_norm(outputs)

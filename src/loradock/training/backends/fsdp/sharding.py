@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from loradock.errors import EnvironmentUnfit
 from loradock.model import reward_head
-from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
+from loradock.model.spread import GUARD, PART, decoder_layers, emptied, own_parameters
 
 EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
 """Methods of a group of FSDP's in which it asks for what others have, and waits until it has come."""
@@ -99,16 +99,15 @@ def inside(entered: Callable[[], AbstractContextManager[None]], method: Callable
 def take_parts(model: Any) -> dict[str, torch.Tensor]:
     """This process's parts by the names of their weights, which become empty (meta) ones of the same shape."""
     parts: dict[str, torch.Tensor] = {}
-    emptied: dict[int, torch.nn.Parameter] = {}
+    placed: dict[int, torch.nn.Parameter] = {}
     for name, module, key, parameter in list(own_parameters(model)):
         part = getattr(parameter, PART, None)
         if part is None:
             continue
-        if id(parameter) not in emptied:
-            empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
-            emptied[id(parameter)] = torch.nn.Parameter(empty, requires_grad=False)
+        if id(parameter) not in placed:
+            placed[id(parameter)] = emptied(module, key, parameter)
         parts[name] = part
-        module._parameters[key] = emptied[id(parameter)]
+        module._parameters[key] = placed[id(parameter)]
     return parts
 
 
