@@ -43,10 +43,10 @@ def read(
 ) -> Any:
     """The base model with this process's part of each weight. Parts are what torch.chunk cuts along dimension 0.
 
-    `dtype` is that of weights which are not quantised, `storage` that of the numbers in which NF4 lies (FSDP takes
-    floating-point parameters only). Matrices are quantised on `device`; parts of decoder layers are kept on `kept_on`.
-    NF4's scales stay whole on every process. Raises ModelError where the files do not hold the model's weights by its
-    own names.
+    `dtype` is that of weights which are not quantised, but for those that transformers keeps in 32 bits; `storage` that
+    of the numbers in which NF4 lies (FSDP takes floating-point parameters only). Matrices are quantised on `device`, a
+    mixture's expert by expert; parts of decoder layers are kept on `kept_on`. NF4's scales of linear layers stay whole
+    on every process. Raises ModelError where the files do not hold the model's weights by its own names.
     """
     import torch.distributed
 
@@ -54,6 +54,7 @@ def read(
 
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
+    wide = kept_wide(model, dtype)
     if model_config.storage.is_quantised:
         make_quantised(model, model_config, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
@@ -67,15 +68,16 @@ def read(
                     weights = NF4Experts.quantised(experts, double_quant=model_config.double_quant)
                     placed[id(parameter)] = stand_in_of_experts(weights, storage=storage, place=place)
                 else:
-                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
+                    own = dtype if is_packed(module, key) else wide.get(name, parameter.dtype)
+                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=own)
                     placed[id(parameter)] = stand_in(module, key, value, place=place)
             module._parameters[key] = placed[id(parameter)]
         for prefix, module in model.named_modules():
             for key, buffer in module.named_buffers(recurse=False):
                 name = f"{prefix}.{key}" if prefix else key
                 is_read = key not in module._non_persistent_buffers_set and files.has(name)
-                value = files.read(name, shape=buffer.shape).to(buffer.dtype) if is_read else buffer
-                module._buffers[key] = value.to(device)
+                value = files.read(name, shape=buffer.shape) if is_read else buffer
+                module._buffers[key] = value.to(device=device, dtype=wide.get(name, buffer.dtype))
     guard = model.get_input_embeddings().register_forward_pre_hook(refuse)
     setattr(model, GUARD, guard)
     return model
@@ -94,6 +96,19 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
         )
     model.tie_weights()  # each weight was made again when it was emptied
     return model
+
+
+def kept_wide(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """Names of weights and buffers that transformers keeps in a wider dtype than that of a model, and in which."""
+    from transformers.core_model_loading import build_glob_alternation
+
+    plan = model._get_dtype_plan(dtype)
+    if not plan:
+        return {}
+    pattern, plan_of_group, _ = build_glob_alternation(list(plan))
+    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    found = {name: pattern.search(name) for name, _ in every}
+    return {name: plan[plan_of_group[match.lastgroup]] for name, match in found.items() if match}
 
 
 def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
@@ -126,12 +141,19 @@ class Place:
     device: str
 
 
+def is_packed(module: Any, key: str) -> bool:
+    """Whether a parameter of a model without weights is to be a linear layer's weight in NF4."""
+    from bitsandbytes import nn
+
+    return isinstance(module, nn.Linear4bit) and key == "weight"
+
+
 def stand_in(module: Any, key: str, value: torch.Tensor, *, place: Place) -> torch.nn.Parameter:
     """A parameter like the whole weight that takes no memory, with this process's part of it."""
     import torch
     from bitsandbytes import nn
 
-    if isinstance(module, nn.Linear4bit) and key == "weight":
+    if is_packed(module, key):
         make: Any = nn.Params4bit
         empty: Any = module.weight
         kind = {"requires_grad": False, "quant_type": empty.quant_type, "quant_storage": module.quant_storage}
@@ -158,19 +180,20 @@ def stand_in_of_experts(weights: NF4Experts, *, storage: torch.dtype, place: Pla
     return parameter
 
 
-def emptied(module: Any, key: str, parameter: torch.nn.Parameter) -> torch.nn.Parameter:
-    """What a stand-in's parts make together, without memory; experts are read as a column from now on."""
+def lay_experts_out(model: Any) -> None:
+    """Put columns in the place of experts whose parts are here, in stand-ins: the shape that an engine cuts."""
     import torch
 
     from loradock.model.experts import column
 
-    lies: Column | None = getattr(parameter, COLUMN, None)
-    if lies is None:
-        empty = torch.empty(parameter.shape, dtype=parameter.dtype, device="meta")
-    else:
-        column.put(module, key, lies)
-        empty = lies.empty()
-    return torch.nn.Parameter(empty, requires_grad=False)
+    for _, module, key, parameter in list(own_parameters(model)):
+        lies: Column | None = getattr(parameter, COLUMN, None)
+        if lies is not None:
+            column.put(module, key, lies)
+            part = getattr(parameter, PART)
+            whole = torch.zeros((), dtype=lies.storage, device=parameter.device).expand(lies.numbers, 1)
+            module._parameters[key] = torch.nn.Parameter(whole, requires_grad=False)
+            setattr(module._parameters[key], PART, part)
 
 
 def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:

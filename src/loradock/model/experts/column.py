@@ -93,10 +93,6 @@ class Column:
             parts[name] = torch.zeros((), dtype=span.dtype, device=device).expand(span.shape)
         return NF4Experts.of_parts({**parts, "code": self.code}, shape=self.shape, dtype=self.dtype)
 
-    def empty(self) -> torch.Tensor:
-        """A column without memory."""
-        return torch.empty((self.numbers, 1), dtype=self.storage, device="meta")
-
 
 def put(module: Any, key: str, column: Column) -> None:
     """Have a parameter of a module of experts be read as such a column from now on."""
