@@ -54,7 +54,7 @@ def read(
 
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
-    wide = kept_wide(model, dtype)
+    dtypes = dtypes_of(model, dtype)
     if model_config.storage.is_quantised:
         make_quantised(model, model_config, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
@@ -68,8 +68,7 @@ def read(
                     weights = NF4Experts.quantised(experts, double_quant=model_config.double_quant)
                     placed[id(parameter)] = stand_in_of_experts(weights, storage=storage, place=place)
                 else:
-                    own = dtype if is_packed(module, key) else wide.get(name, parameter.dtype)
-                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=own)
+                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtypes[name])
                     placed[id(parameter)] = stand_in(module, key, value, place=place)
             module._parameters[key] = placed[id(parameter)]
         for prefix, module in model.named_modules():
@@ -77,7 +76,7 @@ def read(
                 name = f"{prefix}.{key}" if prefix else key
                 is_read = key not in module._non_persistent_buffers_set and files.has(name)
                 value = files.read(name, shape=buffer.shape) if is_read else buffer
-                module._buffers[key] = value.to(device=device, dtype=wide.get(name, buffer.dtype))
+                module._buffers[key] = value.to(device=device, dtype=dtypes[name])
     guard = model.get_input_embeddings().register_forward_pre_hook(refuse)
     setattr(model, GUARD, guard)
     return model
@@ -98,17 +97,18 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     return model
 
 
-def kept_wide(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
-    """Names of weights and buffers that transformers keeps in a wider dtype than that of a model, and in which."""
+def dtypes_of(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """{name: dtype in which transformers loads it} of a bare model's weights and buffers; some stay in 32 bits."""
     from transformers.core_model_loading import build_glob_alternation
 
-    plan = model._get_dtype_plan(dtype)
-    if not plan:
-        return {}
-    pattern, plan_of_group, _ = build_glob_alternation(list(plan))
     every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    found = {name: pattern.search(name) for name, _ in every}
-    return {name: plan[plan_of_group[match.lastgroup]] for name, match in found.items() if match}
+    found = {name: each.dtype for name, each in every}
+    plan = model._get_dtype_plan(dtype)
+    if plan:
+        pattern, plan_of_group, _ = build_glob_alternation(list(plan))
+        matches = {name: pattern.search(name) for name in found}
+        found |= {name: plan[plan_of_group[match.lastgroup]] for name, match in matches.items() if match}
+    return found
 
 
 def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
@@ -141,19 +141,12 @@ class Place:
     device: str
 
 
-def is_packed(module: Any, key: str) -> bool:
-    """Whether a parameter of a model without weights is to be a linear layer's weight in NF4."""
-    from bitsandbytes import nn
-
-    return isinstance(module, nn.Linear4bit) and key == "weight"
-
-
 def stand_in(module: Any, key: str, value: torch.Tensor, *, place: Place) -> torch.nn.Parameter:
     """A parameter like the whole weight that takes no memory, with this process's part of it."""
     import torch
     from bitsandbytes import nn
 
-    if is_packed(module, key):
+    if isinstance(module, nn.Linear4bit) and key == "weight":
         make: Any = nn.Params4bit
         empty: Any = module.weight
         kind = {"requires_grad": False, "quant_type": empty.quant_type, "quant_storage": module.quant_storage}
