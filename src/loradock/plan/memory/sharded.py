@@ -98,7 +98,8 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
     adapters = model.adapter_parameters(setting.rank)
     parts_by_name = {
         "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
-        "scales": scale_bytes(model, setting) + expert_scale_bytes(model, setting) * on_gpu // sharing.of_weights,
+        "experts": expert_bytes(model, setting) * on_gpu // sharing.of_weights,
+        "scales": int(linear_parameters(model) * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
         "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
         "optimiser state": adapters * optimizers.named(setting.optimizer).device_bytes * on_gpu // sharing.of_gradients,
@@ -108,6 +109,8 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * setting.storage.is_quantised,
         "runtime": setting.runtime_bytes,
     }
+    if not model.experts:
+        del parts_by_name["experts"]
     total = sum(parts_by_name.values())
     parts_by_name["fragmentation"] = int(total * (FRAGMENTATION - 1))
     return {**parts_by_name, "total": total + parts_by_name["fragmentation"]}
@@ -118,34 +121,34 @@ def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
     if not sharing.cpu_offload:
         return 0
     adapters = model.adapter_parameters(setting.rank)
-    weights = (packed_bytes(model, setting) + expert_scale_bytes(model, setting)) // sharing.of_weights
+    weights = (packed_bytes(model, setting) + expert_bytes(model, setting)) // sharing.of_weights
     moments = adapters * optimizers.named(setting.optimizer).device_bytes // sharing.of_gradients
     return weights + adapter_bytes(adapters, setting=setting, sharing=sharing) + moments
 
 
+def linear_parameters(model: ModelFacts) -> int:
+    """Weights of the linear layers."""
+    return model.reached_parameters - model.expert_parameters
+
+
 def packed_bytes(model: ModelFacts, setting: Setting) -> int:
     """The linear layers' weights, without scales."""
-    return int(model.reached_parameters * setting.weight_bits / 8)
+    return int(linear_parameters(model) * setting.weight_bits / 8)
 
 
-def scale_bytes(model: ModelFacts, setting: Setting) -> int:
-    """NF4's scales of the linear layers, which each process has whole."""
-    return int((model.reached_parameters - model.expert_parameters) * setting.scale_bits / 8)
-
-
-def expert_scale_bytes(model: ModelFacts, setting: Setting) -> int:
-    """Those of experts, which are cut and travel with their weights."""
-    return int(model.expert_parameters * setting.scale_bits / 8)
+def expert_bytes(model: ModelFacts, setting: Setting) -> int:
+    """A mixture's experts, whose scales are cut and travel with them."""
+    return int(model.expert_parameters * (setting.weight_bits + setting.scale_bits) / 8)
 
 
 def layer_bytes(model: ModelFacts, setting: Setting) -> int:
-    """What is gathered of a layer: packed weights, its experts' scales, and its adapter; of one that has experts."""
-    bare = replace(model, expert_targets=())
-    of_experts = int(model.expert_parameters * (setting.weight_bits + setting.scale_bits) / 8)
-    of_experts += (model.adapter_parameters(setting.rank) - bare.adapter_parameters(setting.rank)) * FLOAT
-    of_linears = int((model.reached_parameters - model.expert_parameters) * setting.weight_bits / 8)
-    of_linears += bare.adapter_parameters(setting.rank) * FLOAT
-    return of_linears // max(1, model.layers) + of_experts // max(1, experts.layers(model))
+    """What is gathered of a layer, one with experts where there are any: weights as they lie, and its adapters."""
+    adapters = model.adapter_parameters(setting.rank)
+    of_linears = replace(model, expert_targets=()).adapter_parameters(setting.rank)
+    with_experts = expert_bytes(model, setting) + (adapters - of_linears) * FLOAT
+    return (packed_bytes(model, setting) + of_linears * FLOAT) // max(1, model.layers) + (
+        with_experts // max(1, experts.layers(model))
+    )
 
 
 def other_bytes(model: ModelFacts, setting: Setting) -> int:
@@ -159,7 +162,7 @@ def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[i
     Cut weights are gathered for the forward and again for the backward pass; gradients travel in float32.
     """
     share = (sharing.processes - 1) / sharing.processes
-    whole = packed_bytes(model, setting) + expert_scale_bytes(model, setting) + other_bytes(model, setting)
+    whole = packed_bytes(model, setting) + expert_bytes(model, setting) + other_bytes(model, setting)
     weights = 2 * whole if sharing.of_weights > 1 else 0
     return int(weights * share), int(2 * model.adapter_parameters(setting.rank) * FLOAT * share)
 
