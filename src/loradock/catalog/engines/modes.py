@@ -22,7 +22,7 @@ PLAIN: Cannot = {
 }
 """What only autograd over the whole PEFT model has."""
 WHOLE_EXPERTS: Cannot = {
-    "experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"
+    "experts in 4 bit": "DeepSpeed takes no experts in 4 bit and no adapters on experts; train.parallel=fsdp does"
 }
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 

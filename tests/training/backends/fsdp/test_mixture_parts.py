@@ -8,6 +8,7 @@ from typing import Any
 import mixtures
 import pytest
 import torch
+from peft import LoraConfig, PeftModel
 from safetensors.torch import load_file, save_file
 from training.backends.fsdp.test_sharding import spread_out
 
@@ -18,6 +19,7 @@ from loradock.model import source, spread
 from loradock.model.experts import column, layout
 from loradock.model.experts.column import Column
 from loradock.model.experts.storage import NF4Experts
+from loradock.training.backends.fsdp import sharding
 
 pytestmark = pytest.mark.usefixtures("alone")
 KINDS = ["qwen3_moe", "mixtral", "gpt_oss", "glm4_moe"]
@@ -98,3 +100,26 @@ def test_files_that_lack_an_expert_or_hold_one_of_another_shape_are_refused_by_n
     save_file({**tensors, name: tensors[name][:-1].clone()}, file, {"format": "pt"})
     with pytest.raises(ModelError, match=r"experts.5.down_proj.weight is \[63, 64\], and the model wants \[64, 64\]"):
         spread_out(model)
+
+
+def test_gathered_experts_are_given_back_between_forward_and_backward_and_have_their_bytes_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a product keeps for its gradient is a view of what FSDP gathers, and no copy."""
+    model: Any = spread_out(mixtures.make(tmp_path / "model", "qwen3_moe"))
+    embedding, read = model.get_input_embeddings(), Column.weights
+    share = sharding.shard(PeftModel(model, LoraConfig(target_modules=["q_proj"])), cpu_offload=False)
+    assert share.groups == model.config.num_hidden_layers + 3
+    kept: list[NF4Experts] = []
+
+    def weights(self: Column, column: torch.Tensor) -> NF4Experts:
+        kept.append(read(self, column))
+        return kept[-1]
+
+    monkeypatch.setattr(Column, "weights", weights)
+    embedding.register_forward_hook(lambda *seen: seen[-1].requires_grad_())
+    logits = model(input_ids=torch.arange(12)[None]).logits
+    assert len(kept) == 2 * model.config.num_hidden_layers
+    assert {each.packed.untyped_storage().nbytes() for each in kept} == {0}
+    logits.sum().backward()
+    assert len(kept) == 2 * model.config.num_hidden_layers
