@@ -19,6 +19,7 @@ from loradock.model import source, spread
 from loradock.model.experts import column, layout
 from loradock.model.experts.column import Column
 from loradock.model.experts.storage import NF4Experts
+from loradock.model.patches import experts
 from loradock.training.backends.fsdp import sharding
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -106,9 +107,11 @@ def test_gathered_experts_are_given_back_between_forward_and_backward_and_have_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What a product keeps for its gradient is a view of what FSDP gathers, and no copy."""
-    model: Any = spread_out(mixtures.make(tmp_path / "model", "qwen3_moe"))
+    model: Any = spread_out(mixtures.make(tmp_path / "model", "qwen3_moe"), attention="eager")
+    assert experts.apply(model) == model.config.num_hidden_layers
     embedding, read = model.get_input_embeddings(), Column.weights
-    share = sharding.shard(PeftModel(model, LoraConfig(target_modules=["q_proj"])), cpu_offload=False)
+    adapted = PeftModel(model, LoraConfig(target_modules=["q_proj"]))
+    share = sharding.shard(adapted, cpu_offload=False)
     assert share.groups == model.config.num_hidden_layers + 3
     kept: list[NF4Experts] = []
 
@@ -118,7 +121,7 @@ def test_gathered_experts_are_given_back_between_forward_and_backward_and_have_t
 
     monkeypatch.setattr(Column, "weights", weights)
     embedding.register_forward_hook(lambda *seen: seen[-1].requires_grad_())
-    logits = model(input_ids=torch.arange(12)[None]).logits
+    logits = adapted(input_ids=torch.arange(12)[None]).logits
     assert len(kept) == 2 * model.config.num_hidden_layers
     assert {each.packed.untyped_storage().nbytes() for each in kept} == {0}
     logits.sum().backward()
