@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from loradock.config.sections.model import ModelConfig
@@ -173,8 +173,11 @@ def stand_in_of_experts(weights: NF4Experts, *, storage: torch.dtype, place: Pla
     return parameter
 
 
-def lay_experts_out(model: Any) -> None:
-    """Put columns in the place of experts whose parts are here, in stand-ins: the shape that an engine cuts."""
+def lay_experts_out(model: Any, *, comes_again: bool = False) -> None:
+    """Put columns in the place of experts whose parts are here, in stand-ins: the shape that an engine cuts.
+
+    `comes_again`: see `Column`.
+    """
     import torch
 
     from loradock.model.experts import column
@@ -182,7 +185,7 @@ def lay_experts_out(model: Any) -> None:
     for _, module, key, parameter in list(own_parameters(model)):
         lies: Column | None = getattr(parameter, COLUMN, None)
         if lies is not None:
-            column.put(module, key, lies)
+            column.put(module, key, replace(lies, comes_again=comes_again))
             part = getattr(parameter, PART)
             whole = torch.zeros((), dtype=lies.storage, device=parameter.device).expand(lies.numbers, 1)
             module._parameters[key] = torch.nn.Parameter(whole, requires_grad=False)

@@ -13,6 +13,7 @@ from typing import Any, Self
 
 import torch
 
+from loradock.model.experts import layout
 from loradock.model.experts.layout import COLUMNS
 from loradock.model.experts.storage import NF4Experts
 
@@ -40,7 +41,8 @@ class Span:
 class Column:
     """How weights `shape` [experts, rows, columns], `dtype` that of their products, lie in `numbers` of a dtype.
 
-    `code`: see `NF4Experts`.
+    `code`: see `NF4Experts`. `comes_again`: a backward pass finds the column in other memory than the forward pass did,
+    as DeepSpeed gathers it, so that nothing of it may be kept from the one to the other.
     """
 
     shape: torch.Size
@@ -49,6 +51,7 @@ class Column:
     code: torch.Tensor | None
     numbers: int
     storage: torch.dtype
+    comes_again: bool = False
 
     @classmethod
     def of(cls, weights: NF4Experts, *, storage: torch.dtype) -> Self:
@@ -102,6 +105,23 @@ def put(module: Any, key: str, column: Column) -> None:
 def of(module: Any) -> Mapping[str, Column]:
     """How the cut parameters of a module lie, by name; none of one whose experts are whole."""
     return getattr(module, COLUMNS, {})
+
+
+def lay_out_whole(model: Any, *, storage: torch.dtype) -> None:
+    """Put columns in the place of a whole model's experts in NF4: plain tensors, which can be sent."""
+    for matrices in list(layout.matrices(model)):
+        weights = matrices.parameter
+        if isinstance(weights, NF4Experts):
+            lies = Column.of(weights, storage=storage)
+            put(matrices.module, matrices.key, lies)
+            filled = torch.nn.Parameter(lies.filled(weights), requires_grad=False)
+            matrices.module._parameters[matrices.key] = filled
+
+
+def comes_again(module: Any, key: str) -> bool:
+    """Whether a backward pass is to read this parameter anew."""
+    column = of(module).get(key)
+    return column is not None and column.comes_again
 
 
 def weights_of(module: Any, key: str) -> torch.Tensor:
