@@ -43,12 +43,14 @@ def test_they_do_in_16_bit_and_unquantised(dtype: str) -> None:
     assert [experts.attempt(kind, model_config, replace(CPU, dtype=dtype)) for kind in experts.LAYOUTS] == ["", ""]
 
 
-def other_expert(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
-    return PRODUCT(module, key, inputs, (expert + 1) % experts.EXPERTS)
+def other_expert(module: Any, key: str, inputs: torch.Tensor, expert: int, **more: Any) -> torch.Tensor:
+    return PRODUCT(module, key, inputs, (expert + 1) % experts.EXPERTS, **more)
 
 
-def without_bias(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
-    return PRODUCT(module, key, inputs, expert) - (getattr(module, f"{key}_bias")[expert] if module.has_bias else 0)
+def without_bias(module: Any, key: str, inputs: torch.Tensor, expert: int, **more: Any) -> torch.Tensor:
+    return PRODUCT(module, key, inputs, expert, **more) - (
+        getattr(module, f"{key}_bias")[expert] if module.has_bias else 0
+    )
 
 
 def one_expert_a_token(module: Any, states: torch.Tensor, *routes: torch.Tensor) -> torch.Tensor:
@@ -60,7 +62,7 @@ def rolled(wrapper: Any, adapter: str) -> forward.Factors:
     return forward.Factors(a=(*right.a[1:], right.a[0]), b=right.b, scaling=right.scaling)
 
 
-def failing(*_: Any) -> torch.Tensor:
+def failing(*_: Any, **__: Any) -> torch.Tensor:
     raise RuntimeError("no kernel image is available")
 
 

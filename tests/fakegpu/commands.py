@@ -110,10 +110,10 @@ class Gpus:
         assert ended.exit_code == 0, ended.text[-5000:]
         return ended
 
-    def train_on_all(self, place: Path, *settings: str, model: Path, data: Path) -> Ended:
+    def train_on_all(self, place: Path, *settings: str, model: Path, data: Path, code: str = "") -> Ended:
         """A training by a process for each device, in the environment that a launcher gives."""
         words = training(*settings, model=model, data=data)
-        ranks = begun(self.parent, place, words, code=MAY_FORK, count=self.count)
+        ranks = begun(self.parent, place, words, code=MAY_FORK + code, count=self.count)
         assert ranks.finish(seconds=LIMIT_SECONDS) == [0] * self.count, ranks.text()[-5000:]
         return Ended(exit_code=0, text=ranks.text(), output=place / "out")
 

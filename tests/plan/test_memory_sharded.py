@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from facts import recorded
 from facts.recorded import data, machine, models, planned
 
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
-from loradock.facts import Facts, ModelFacts
+from loradock.facts import ExpertShape, Facts, ModelFacts
 from loradock.plan.memory import sharded
 from loradock.plan.memory.base import RUNTIME_BYTES
 from loradock.plan.memory.peft import Batch
@@ -79,6 +80,41 @@ def test_each_mode_cuts_what_its_paper_says() -> None:
     assert ddp["scales"] == fsdp["scales"] == pytest.approx(LLAMA.reached_parameters * 0.127 / 8, rel=1e-6)
     assert zero3 == fsdp
     assert ddp["total"] > zero2["total"] > fsdp["total"]
+
+
+def test_experts_are_cut_with_their_scales_and_a_layer_of_them_is_gathered_with_their_adapters() -> None:
+    """In every second layer, as some mixtures have them; what is gathered is the layer that has them."""
+    shapes = tuple(
+        ExpertShape(name=f"model.layers.{layer}.mlp.experts.{key}", count=64, active=4, rows=rows, columns=columns)
+        for layer in range(1, LLAMA.layers, 2)
+        for key, rows, columns in (("gate_up_proj", 2048, 8192), ("down_proj", 8192, 1024))
+    )
+    bare = replace(LLAMA, experts=shapes)
+    adapted = replace(bare, expert_targets=tuple(matrix.name for matrix in shapes))
+    batch, sharing = Batch(rows=1, length=1024), Sharing(mode="fsdp", processes=8)
+    dense, mixture, with_adapters = (
+        sharded.parts(model, batch, setting=setting(model), sharing=sharing) for model in (LLAMA, bare, adapted)
+    )
+    stored = bare.expert_parameters * 4.127 / 8
+    assert mixture["experts"] == pytest.approx(stored / 8, rel=1e-4)
+    assert "experts" not in dense
+    assert (mixture["base weights"], mixture["scales"]) == (dense["base weights"], dense["scales"])
+    a_layer = stored / (LLAMA.layers // 2)
+    assert mixture["gathered layers"] - dense["gathered layers"] == pytest.approx(2 * a_layer, rel=1e-3)
+    adapters = 64 * 16 * (2048 + 8192 + 8192 + 1024) * 4
+    assert with_adapters["gathered layers"] - mixture["gathered layers"] == pytest.approx(2 * adapters, rel=1e-3)
+    assert mixture["activations"] > dense["activations"]
+    whole = sharded.parts(bare, batch, setting=setting(bare), sharing=Sharing(mode="ddp", processes=8))
+    assert whole["experts"] == pytest.approx(stored, rel=1e-4)
+
+
+def test_eager_attention_keeps_the_scores_of_all_heads_here_too() -> None:
+    batch, sharing = Batch(rows=1, length=1024), Sharing(mode="fsdp", processes=8)
+    fused, eager = (
+        sharded.parts(LLAMA, batch, setting=setting(LLAMA, attention=attention), sharing=sharing)["activations"]
+        for attention in ("sdpa", "eager")
+    )
+    assert eager - fused == (1 + 3) * LLAMA.heads * 1024**2 * 2 > 0
 
 
 def test_activations_do_not_depend_on_how_many_share_and_fewer_checkpointed_layers_keep_more() -> None:

@@ -131,8 +131,10 @@ def shifted(wrapper: Any, adapter: str) -> forward.Factors:
     return forward.Factors(a=(*right.a[1:], right.a[0]), b=(*right.b[1:], right.b[0]), scaling=right.scaling)
 
 
-def without_bias(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
-    return PRODUCT(module, key, inputs, expert) - (getattr(module, f"{key}_bias")[expert] if key == "down_proj" else 0)
+def without_bias(module: Any, key: str, inputs: torch.Tensor, expert: int, **more: Any) -> torch.Tensor:
+    return PRODUCT(module, key, inputs, expert, **more) - (
+        getattr(module, f"{key}_bias")[expert] if key == "down_proj" else 0
+    )
 
 
 def test_an_adapter_on_the_wrong_expert_and_a_lost_bias_differ_from_it(

@@ -9,20 +9,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from loradock.config.sections.model import ModelConfig
-from loradock.errors import EnvironmentUnfit, ModelError
-from loradock.model import architecture, finite, names
+from loradock.errors import EnvironmentUnfit
+from loradock.model import architecture
+from loradock.model.experts import layout, loading
 from loradock.model.source import reading_config
+from loradock.model.weight_files import WeightFiles
 
 if TYPE_CHECKING:
     import torch
 
+    from loradock.model.experts.column import Column
+    from loradock.model.experts.storage import NF4Experts
     from loradock.model.source import BaseModel
 
 PART = "part_of_this_process"
+COLUMN = "column_of_the_parts"
 GUARD = "guard_of_stand_ins"
 
 
@@ -38,15 +43,18 @@ def read(
 ) -> Any:
     """The base model with this process's part of each weight. Parts are what torch.chunk cuts along dimension 0.
 
-    `dtype` is that of weights which are not quantised, `storage` that of the numbers in which NF4 lies (FSDP takes
-    floating-point parameters only). Matrices are quantised on `device`; parts of decoder layers are kept on `kept_on`.
-    NF4's scales stay whole on every process. Raises ModelError where the files do not hold the model's weights by its
-    own names.
+    `dtype` is that of weights which are not quantised, but for those that transformers keeps in 32 bits; `storage` that
+    of the numbers in which NF4 lies (FSDP takes floating-point parameters only). Matrices are quantised on `device`, a
+    mixture's expert by expert; parts of decoder layers are kept on `kept_on`. NF4's scales of linear layers stay whole
+    on every process. Raises ModelError where the files do not hold the model's weights by its own names.
     """
     import torch.distributed
 
+    from loradock.model.experts.storage import NF4Experts
+
     count, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
     model = skeleton(base, dtype=dtype, attention=attention)
+    dtypes = dtypes_of(model, dtype)
     if model_config.storage.is_quantised:
         make_quantised(model, model_config, dtype=dtype, storage=storage)
     layers = {id(module) for layer in decoder_layers(model) for module in layer.modules()}
@@ -54,13 +62,21 @@ def read(
     with WeightFiles(base, model) as files:
         for name, module, key, parameter in own_parameters(model):
             if id(parameter) not in placed:
-                value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtype)
-                place = kept_on if id(module) in layers else device
-                placed[id(parameter)] = stand_in(module, key, value, count=count, rank=rank, place=place)
+                place = Place(count=count, rank=rank, device=kept_on if id(module) in layers else device)
+                if model_config.storage.is_quantised and loading.is_of_experts(model, name):
+                    experts = (each.to(device=device, dtype=dtype) for each in files.experts(name, parameter.shape))
+                    weights = NF4Experts.quantised(experts, double_quant=model_config.double_quant)
+                    placed[id(parameter)] = stand_in_of_experts(weights, storage=storage, place=place)
+                else:
+                    value = files.read(name, shape=parameter.shape).to(device=device, dtype=dtypes[name])
+                    placed[id(parameter)] = stand_in(module, key, value, place=place)
             module._parameters[key] = placed[id(parameter)]
-    for module in model.modules():
-        for key, buffer in module.named_buffers(recurse=False):
-            module._buffers[key] = buffer.to(device)
+        for prefix, module in model.named_modules():
+            for key, buffer in module.named_buffers(recurse=False):
+                name = f"{prefix}.{key}" if prefix else key
+                is_read = key not in module._non_persistent_buffers_set and files.has(name)
+                value = files.read(name, shape=buffer.shape) if is_read else buffer
+                module._buffers[key] = value.to(device=device, dtype=dtypes[name])
     guard = model.get_input_embeddings().register_forward_pre_hook(refuse)
     setattr(model, GUARD, guard)
     return model
@@ -81,14 +97,28 @@ def skeleton(base: BaseModel, *, dtype: torch.dtype, attention: str) -> Any:
     return model
 
 
+def dtypes_of(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
+    """{name: dtype in which transformers loads it} of a bare model's weights and buffers; some stay in 32 bits."""
+    from transformers.core_model_loading import build_glob_alternation
+
+    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    found = {name: each.dtype for name, each in every}
+    plan = model._get_dtype_plan(dtype)
+    if plan:
+        pattern, plan_of_group, _ = build_glob_alternation(list(plan))
+        matches = {name: pattern.search(name) for name in found}
+        found |= {name: plan[plan_of_group[match.lastgroup]] for name, match in matches.items() if match}
+    return found
+
+
 def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:
-    """Put an empty NF4 layer in the place of every linear layer but the output head."""
+    """Put an empty NF4 layer in the place of every linear layer but the output head and routers."""
     import torch
     from bitsandbytes.nn import Linear4bit
 
-    head = model.get_output_embeddings()
+    head, routers = model.get_output_embeddings(), layout.routers(model)
     for name, module in list(model.named_modules()):
-        if type(module) is torch.nn.Linear and module is not head:
+        if type(module) is torch.nn.Linear and module is not head and name not in routers:
             empty = Linear4bit(
                 module.in_features,
                 module.out_features,
@@ -102,7 +132,16 @@ def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype,
             model.set_submodule(name, empty)
 
 
-def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: int, place: str) -> torch.nn.Parameter:
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a part lies: with which of `count` processes, on which device."""
+
+    count: int
+    rank: int
+    device: str
+
+
+def stand_in(module: Any, key: str, value: torch.Tensor, *, place: Place) -> torch.nn.Parameter:
     """A parameter like the whole weight that takes no memory, with this process's part of it."""
     import torch
     from bitsandbytes import nn
@@ -117,8 +156,40 @@ def stand_in(module: Any, key: str, value: torch.Tensor, *, count: int, rank: in
         parameter = make(like(value), quant_state=module.quant_state, bnb_quantized=True, **kind)
     else:
         parameter = torch.nn.Parameter(like(value), requires_grad=False)
-    setattr(parameter, PART, part_of(value, count=count, rank=rank).to(place))
+    setattr(parameter, PART, part_of(value, count=place.count, rank=place.rank).to(place.device))
     return parameter
+
+
+def stand_in_of_experts(weights: NF4Experts, *, storage: torch.dtype, place: Place) -> torch.nn.Parameter:
+    """The same for the experts of a layer: the part is one of the column in which they lie (`model.experts.column`)."""
+    import torch
+
+    from loradock.model.experts.column import Column
+
+    lies = Column.of(weights, storage=storage)
+    parameter = torch.nn.Parameter(lies.stand_in(weights.packed.device), requires_grad=False)
+    setattr(parameter, PART, part_of(lies.filled(weights), count=place.count, rank=place.rank).to(place.device))
+    setattr(parameter, COLUMN, lies)
+    return parameter
+
+
+def lay_experts_out(model: Any, *, comes_again: bool = False) -> None:
+    """Put columns in the place of experts whose parts are here, in stand-ins: the shape that an engine cuts.
+
+    `comes_again`: see `Column`.
+    """
+    import torch
+
+    from loradock.model.experts import column
+
+    for _, module, key, parameter in list(own_parameters(model)):
+        lies: Column | None = getattr(parameter, COLUMN, None)
+        if lies is not None:
+            column.put(module, key, replace(lies, comes_again=comes_again))
+            part = getattr(parameter, PART)
+            whole = torch.zeros((), dtype=lies.storage, device=parameter.device).expand(lies.numbers, 1)
+            module._parameters[key] = torch.nn.Parameter(whole, requires_grad=False)
+            setattr(module._parameters[key], PART, part)
 
 
 def part_of(value: torch.Tensor, *, count: int, rank: int) -> torch.Tensor:
@@ -164,49 +235,3 @@ def refuse(*_: Any) -> None:
         "the weights are sharded over the ranks, and only training gathers them",
         hint="--set train.parallel=ddp, where the whole model fits a GPU",
     )
-
-
-class WeightFiles:
-    """The safetensors files of a base, by the names of the model's weights; a context manager."""
-
-    def __init__(self, base: BaseModel, model: Any) -> None:
-        self.base, self.model = base, model
-        self.name_of: dict[str, str] = {}
-        self.opened = ExitStack()
-        self.holder: dict[str, Any] = {}
-
-    def __enter__(self) -> Self:
-        from safetensors import safe_open
-
-        for file in self.base.weight_files:
-            if file.suffix != ".safetensors":
-                raise ModelError(
-                    f"{file.name} is not a safetensors file; sharded loading reads single tensors",
-                    hint="save the model as safetensors (save_pretrained), or --set train.parallel=ddp",
-                )
-            handle = self.opened.enter_context(safe_open(file, framework="pt", device="cpu"))
-            self.holder |= dict.fromkeys(handle.keys(), handle)
-        self.name_of = {weight: name for name, weight in names.in_model(self.model, self.holder).items()}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.opened.close()
-        self.holder.clear()
-
-    def read(self, name: str, *, shape: Any) -> torch.Tensor:
-        """The tensor of this name. ModelError where there is none, or one of another shape."""
-        file = self.name_of.get(name)
-        if file is None:
-            raise ModelError(
-                f"{self.base.directory} has no tensor {name}: its files name weights differently from the model",
-                hint="--set train.parallel=ddp, where the whole model fits a GPU",
-            )
-        value = self.holder[file].get_tensor(file)
-        if value.shape != shape:
-            raise ModelError(
-                f"{self.base.directory}: {file} is {list(value.shape)}, and the model wants {list(shape)}",
-                hint="do the weights belong to config.json?",
-            )
-        if what := finite.problem(value):
-            raise ModelError(f"{self.base.directory}: {file} holds {what}", hint=finite.HINT)
-        return value

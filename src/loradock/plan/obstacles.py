@@ -18,7 +18,6 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
     """Of what not everyone has, whether the run asks for it."""
     lora, train = config.lora, config.train
     return {
-        "experts in 4 bit": bool(model.expert_targets) or (bool(model.experts) and config.model.storage.is_quantised),
         "decoder": model.decoder not in BY_DECODER,
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,

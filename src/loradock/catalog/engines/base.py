@@ -11,7 +11,7 @@ from loradock.catalog import optimizers
 Limit = Literal[
     "decoder", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile", "whole model",
     "dora", "modules_to_save", "neftune", "optimizer", "other states", "loss_sum", "loraplus", "several ranks",
-    "experts in 4 bit", "new tokens", "prequantised",
+    "new tokens", "prequantised",
 ]  # fmt: skip
 """What a run may ask for that not all engines and ways of sharing have; `plan/obstacles.py` says whether it does."""
 Cannot = Mapping[Limit, str]

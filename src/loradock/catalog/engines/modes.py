@@ -21,9 +21,6 @@ PLAIN: Cannot = {
     "optimizer": "its optimiser is adamw_fused, not {config.train.optimizer}",
 }
 """What only autograd over the whole PEFT model has."""
-WHOLE_EXPERTS: Cannot = {
-    "experts in 4 bit": "a mixture's experts in 4 bit, and adapters on them, are not cut among GPUs"
-}
 ONE_RATE = "its optimiser has one learning rate, and train.loraplus_lr_ratio is {config.train.loraplus_lr_ratio:g}"
 
 STATES = "DeepSpeed shards the two moments of AdamW in 32 bits, and {config.train.optimizer} keeps others"
@@ -39,7 +36,6 @@ FSDP = Mode(
     cuts_weights=True,
     cannot={
         **PARTS,
-        **WHOLE_EXPERTS,
         "float16": "float16 needs a loss scale, which it does not keep",
         "compile": "its layers are not compiled",
         "whole model": "objective {config.objective} needs the whole model on each GPU",
@@ -52,7 +48,7 @@ ZERO2 = Mode(
     name="zero2",
     cuts_state=True,
     zero_stage=2,
-    cannot={**WHOLE_EXPERTS, "loraplus": ONE_RATE, "other states": STATES, "new tokens": ROWS},
+    cannot={"loraplus": ONE_RATE, "other states": STATES, "new tokens": ROWS},
 )
 ZERO3 = Mode(
     name="zero3",
@@ -61,7 +57,6 @@ ZERO3 = Mode(
     zero_stage=3,
     cannot={
         **PARTS,
-        **WHOLE_EXPERTS,
         "loraplus": ONE_RATE,
         "other states": STATES,
         "new tokens": ROWS,

@@ -18,6 +18,7 @@ from loradock.errors import EnvironmentUnfit, LoradockError, OutOfMemory
 from loradock.facts import DataFacts, Facts, ModelFacts
 from loradock.machine import Host
 from loradock.model import hub_cache
+from loradock.plan.memory.base import planned_weights
 from loradock.text.suggest import named_by
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def judge(config: RunConfig, *, facts: Facts, model: ModelFacts, length: int, on
     place = facts.gpu.name if on_gpu else "the CPU's memory"
     rows = config.train.micro_batch if isinstance(config.train.micro_batch, int) else 1
     pass_text = f"{rows} x {length} tokens"
-    figures = {"needed_bytes": need, "available_bytes": have, "weights_bytes": parts["base weights"]}
+    figures = {"needed_bytes": need, "available_bytes": have, "weights_bytes": planned_weights(parts)}
     if need <= have:
         return [ok(f"{pass_text} of {model.architecture} fit on {place}", **figures)]
     shortest, _, _ = expected(config, facts=facts, model=model, length=min(SHORTEST_ROW, length))

@@ -6,16 +6,18 @@ matrix at a time is dense. Routing, gate and order of sums are those of transfor
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
-from loradock.model.experts import layout
+from loradock.model.experts import column, layout
 from loradock.model.experts.storage import NF4Experts
 
+Again = Callable[[], torch.Tensor]
 NAME = "loradock"
 """Of this forward among transformers' implementations of experts."""
 FACTORS = "lora_factors"
@@ -37,10 +39,10 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, inputs: torch.Tensor, weights: torch.Tensor, expert: int, is_transposed: bool
+        ctx: Any, inputs: torch.Tensor, weights: torch.Tensor, expert: int, is_transposed: bool, again: Again | None
     ) -> torch.Tensor:
-        """[tokens, rows]; `is_transposed`: the matrix lies as [columns, rows]."""
-        ctx.weights, ctx.expert, ctx.is_transposed = weights, expert, is_transposed
+        """[tokens, rows]; `is_transposed`: the matrix lies as [columns, rows]; `again`: the weights in the backward."""
+        ctx.again, ctx.expert, ctx.is_transposed = again or (lambda: weights), expert, is_transposed
         matrix = matrix_of(weights, expert, inputs.dtype)
         return inputs @ (matrix if is_transposed else matrix.t())
 
@@ -48,8 +50,8 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         """Of the inputs alone."""
         (gradient,) = gradients
-        matrix = matrix_of(ctx.weights, ctx.expert, gradient.dtype)
-        return gradient @ (matrix.t() if ctx.is_transposed else matrix), None, None, None
+        matrix = matrix_of(ctx.again(), ctx.expert, gradient.dtype)
+        return gradient @ (matrix.t() if ctx.is_transposed else matrix), None, None, None, None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -124,12 +126,16 @@ def matrix_of(weights: torch.Tensor, expert: int, dtype: torch.dtype) -> torch.T
     return weights.expert(expert) if isinstance(weights, NF4Experts) else weights[expert].to(dtype)
 
 
-def product(module: Any, key: str, inputs: torch.Tensor, expert: int) -> torch.Tensor:
-    """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it."""
-    weights, lies = getattr(module, key), layout.of(module)
+def product(module: Any, key: str, inputs: torch.Tensor, expert: int, *, weights: torch.Tensor) -> torch.Tensor:
+    """One expert's matrix times its tokens [tokens, columns]: with its bias, and with LoRA where the layer has it.
+
+    `weights`: of all experts, the module's parameter of this name.
+    """
+    lies = layout.of(module)
     is_cast = inputs.dtype != weights.dtype and not torch.is_autocast_enabled(inputs.device.type)
-    if isinstance(weights, NF4Experts) or is_cast:
-        outputs: Any = _Product.apply(inputs, weights, expert, lies.is_transposed)
+    if isinstance(weights, NF4Experts) or is_cast or not weights.requires_grad:
+        again = partial(column.weights_of, module, key) if column.comes_again(module, key) else None
+        outputs: Any = _Product.apply(inputs, weights, expert, lies.is_transposed, again)
     else:
         outputs = inputs @ (weights[expert] if lies.is_transposed else weights[expert].t())
     if lies.has_bias:
@@ -157,6 +163,7 @@ def experts_forward(
     tokens_of = torch.bincount(experts, minlength=module.num_experts).tolist()
     lies = layout.of(module)
     into, out_of = lies.keys
+    into_weights, out_weights = (column.weights_of(module, key) for key in lies.keys)
     weights = top_k_weights.reshape(-1, 1).index_select(0, order)
     spread: Any = _Spread.apply(hidden_states, pairs)
     if lies.scales_inputs:
@@ -165,9 +172,9 @@ def experts_forward(
     for expert, inputs in enumerate(spread.split(tokens_of)):
         if not len(inputs):
             continue
-        inner = product(module, into, inputs, expert)
+        inner = product(module, into, inputs, expert, weights=into_weights)
         inner = module._apply_gate(inner) if lies.has_gate else module.act_fn(inner)
-        parts.append(product(module, out_of, inner, expert))
+        parts.append(product(module, out_of, inner, expert, weights=out_weights))
     outputs = torch.cat(parts)
     if module.has_post_expert_norm:
         outputs = module.post_expert_norm(outputs)

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 GATED, PLAIN = ("gate_up_proj", "down_proj"), ("up_proj", "down_proj")
 
+COLUMNS = "nf4_columns"
+"""Of a module whose experts are cut among processes: how each parameter lies, by its name (`model.experts.column`)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
@@ -73,8 +76,8 @@ def is_served(module: Any) -> bool:
     layout = _described(module)
     if layout is None:
         return False
-    parameters = dict(module.named_parameters(recurse=False))
-    return all(key in parameters and parameters[key].dim() == 3 for key in layout.keys)
+    parameters, columns = dict(module.named_parameters(recurse=False)), getattr(module, COLUMNS, {})
+    return all(key in columns or (key in parameters and parameters[key].dim() == 3) for key in layout.keys)
 
 
 def of(module: Any) -> Layout:

@@ -8,6 +8,7 @@ from loradock.catalog import optimizers
 from loradock.catalog.engines import SHARDING
 from loradock.errors import OutOfMemory
 from loradock.plan.context import Context, asked
+from loradock.plan.memory.base import planned_weights
 from loradock.plan.plan import Decision
 from loradock.plan.trial import Trial
 
@@ -37,7 +38,7 @@ def too_large(context: Context, expected: dict[str, int]) -> OutOfMemory:
     needed, have = expected["total"] / 2**30, limit_bytes(context) / 2**30
     device = context.facts.gpu.name if context.on_gpu else "this machine"
     gpu = f"{device} has {have:.1f} GiB available"
-    weights = expected["base weights"] / 2**30
+    weights = planned_weights(expected) / 2**30
     if weights > have:
         return OutOfMemory(
             f"the base weights need about {weights:.1f} GiB, {gpu}",

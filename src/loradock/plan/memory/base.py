@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from loradock.catalog import storages
 from loradock.facts import Facts, ModelFacts
 
@@ -24,6 +26,11 @@ def weight_bytes(model: ModelFacts, *, quantization: str, double_quant: bool, dt
     bits = storage.weight_bits(8 * BYTES[dtype]) + storage.scale_bits(double_quant=double_quant)
     reached = model.reached_parameters - model.dense_parameters
     return int(reached * bits / 8) + (model.parameters - reached) * BYTES[dtype]
+
+
+def planned_weights(parts: Mapping[str, int]) -> int:
+    """Of bytes by component: those of the frozen matrices."""
+    return sum(parts.get(name, 0) for name in ("base weights", "experts"))
 
 
 def row_bytes(model: ModelFacts, *, dtype: str) -> int:

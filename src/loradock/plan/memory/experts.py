@@ -47,6 +47,11 @@ def router_bytes_per_token(model: ModelFacts) -> int:
     return sum(ROUTER_COPIES * FLOAT_BYTES * into.count for into, _ in _pairs(model))
 
 
+def layers(model: ModelFacts) -> int:
+    """Layers that have experts."""
+    return len(_pairs(model))
+
+
 def experts_a_layer(model: ModelFacts) -> float:
     """Experts of the mean layer, each of which is computed by itself."""
     return sum(into.count for into, _ in _pairs(model)) / max(1, model.layers)

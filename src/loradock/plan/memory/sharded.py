@@ -10,21 +10,25 @@ its backward, the next one is fetched meanwhile, and what arrives is copied out 
     buffers            one layer as it arrives, the gradients of one layer's adapters as they leave, and NCCL's own;
                        with offload, what is staged
 
-NF4's scales are not parameters: each process keeps all of them. With `cpu_offload` the layers' parts, the adapter, its
+NF4's scales of linear layers are not parameters: each process keeps all of them. A mixture's experts are one column of
+packed weights and scales a matrix, and cut whole. With `cpu_offload` the layers' parts, the adapter, its
 gradients and its moments live in host memory.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loradock.catalog import optimizers, storages
 from loradock.catalog.engines import MODES
 from loradock.facts import ModelFacts
+from loradock.plan.memory import experts
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, widest_input, widest_matrix
 from loradock.plan.memory.peft import (
     ADAPTER_BYTES,
     FRAGMENTATION,
+    SCORES_IN_FLIGHT,
+    SCORES_KEPT,
     Batch,
     beyond_mean,
     layer_bytes_per_token,
@@ -94,7 +98,8 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
     adapters = model.adapter_parameters(setting.rank)
     parts_by_name = {
         "base weights": packed_bytes(model, setting) * on_gpu // sharing.of_weights,
-        "scales": int(model.reached_parameters * setting.scale_bits / 8),
+        "experts": expert_bytes(model, setting) * on_gpu // sharing.of_weights,
+        "scales": int(linear_parameters(model) * setting.scale_bits / 8),
         "embedding and head": other_bytes(model, setting) // sharing.of_weights,
         "adapters and gradients": adapter_bytes(adapters, setting=setting, sharing=sharing) * on_gpu,
         "optimiser state": adapters * optimizers.named(setting.optimizer).device_bytes * on_gpu // sharing.of_gradients,
@@ -104,6 +109,8 @@ def parts(model: ModelFacts, batch: Batch, *, setting: Setting, sharing: Sharing
         "dequantised layer": widest_matrix(model) * BYTES[setting.dtype] * setting.storage.is_quantised,
         "runtime": setting.runtime_bytes,
     }
+    if not model.experts:
+        del parts_by_name["experts"]
     total = sum(parts_by_name.values())
     parts_by_name["fragmentation"] = int(total * (FRAGMENTATION - 1))
     return {**parts_by_name, "total": total + parts_by_name["fragmentation"]}
@@ -114,14 +121,34 @@ def host_bytes(model: ModelFacts, *, setting: Setting, sharing: Sharing) -> int:
     if not sharing.cpu_offload:
         return 0
     adapters = model.adapter_parameters(setting.rank)
-    weights = packed_bytes(model, setting) // sharing.of_weights
+    weights = (packed_bytes(model, setting) + expert_bytes(model, setting)) // sharing.of_weights
     moments = adapters * optimizers.named(setting.optimizer).device_bytes // sharing.of_gradients
     return weights + adapter_bytes(adapters, setting=setting, sharing=sharing) + moments
 
 
+def linear_parameters(model: ModelFacts) -> int:
+    """Weights of the linear layers."""
+    return model.reached_parameters - model.expert_parameters
+
+
 def packed_bytes(model: ModelFacts, setting: Setting) -> int:
     """The linear layers' weights, without scales."""
-    return int(model.reached_parameters * setting.weight_bits / 8)
+    return int(linear_parameters(model) * setting.weight_bits / 8)
+
+
+def expert_bytes(model: ModelFacts, setting: Setting) -> int:
+    """A mixture's experts, whose scales are cut and travel with them."""
+    return int(model.expert_parameters * (setting.weight_bits + setting.scale_bits) / 8)
+
+
+def layer_bytes(model: ModelFacts, setting: Setting) -> int:
+    """What is gathered of a layer, one with experts where there are any: weights as they lie, and its adapters."""
+    adapters = model.adapter_parameters(setting.rank)
+    of_linears = replace(model, expert_targets=()).adapter_parameters(setting.rank)
+    with_experts = expert_bytes(model, setting) + (adapters - of_linears) * FLOAT
+    return (packed_bytes(model, setting) + of_linears * FLOAT) // max(1, model.layers) + (
+        with_experts // max(1, experts.layers(model))
+    )
 
 
 def other_bytes(model: ModelFacts, setting: Setting) -> int:
@@ -135,7 +162,8 @@ def sent_bytes(model: ModelFacts, setting: Setting, sharing: Sharing) -> tuple[i
     Cut weights are gathered for the forward and again for the backward pass; gradients travel in float32.
     """
     share = (sharing.processes - 1) / sharing.processes
-    weights = 2 * (packed_bytes(model, setting) + other_bytes(model, setting)) if sharing.of_weights > 1 else 0
+    whole = packed_bytes(model, setting) + expert_bytes(model, setting) + other_bytes(model, setting)
+    weights = 2 * whole if sharing.of_weights > 1 else 0
     return int(weights * share), int(2 * model.adapter_parameters(setting.rank) * FLOAT * share)
 
 
@@ -148,7 +176,7 @@ def adapter_bytes(adapters: int, *, setting: Setting, sharing: Sharing) -> int:
 def moving(model: ModelFacts, setting: Setting, sharing: Sharing) -> dict[str, int]:
     """What is whole for a while only, and what carries it."""
     adapters = model.adapter_parameters(setting.rank) * FLOAT // max(1, model.layers)
-    layer = packed_bytes(model, setting) // max(1, model.layers) + adapters
+    layer = layer_bytes(model, setting)
     is_cut = sharing.of_weights > 1
     arriving = layer + 2 * adapters if is_cut else 0
     staged = STAGING_BYTES if sharing.cpu_offload else 0
@@ -166,8 +194,12 @@ def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> in
     """
     dtype, recomputed = setting.dtype, setting.checkpointed
     mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
+    scores = model.heads * batch.mask_elements * BYTES[dtype] if setting.attention == "eager" else 0
     layer = batch.tokens * layer_bytes_per_token(model, dtype=dtype, has_dropout=setting.has_dropout) + mask
+    layer += SCORES_KEPT * scores
     inputs = batch.tokens * model.hidden * BYTES[dtype]
-    in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT)
+    in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT) + SCORES_IN_FLIGHT * scores
+    in_flight += int(batch.tokens * experts.in_flight_bytes_per_token(model, size=BYTES[dtype]))
+    in_flight += batch.tokens * experts.router_bytes_per_token(model)
     total = layer + batch.tokens * beyond_mean(model, dtype=dtype)
     return int((model.layers - recomputed) * layer + recomputed * inputs + (total if recomputed else 0)) + in_flight

@@ -103,6 +103,18 @@ def start(rows: Path, forking: Forking) -> Start:
     return begin
 
 
+@pytest.fixture(scope="session")
+def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Pairs, of five of which one rank has three and the other two."""
+    file = tmp_path_factory.mktemp("answers") / "pairs.jsonl"
+    lines = [
+        {"prompt": f"{number} stones {number % 5}", "chosen": "lamp stone", "rejected": "cat " * (1 + number % 7)}
+        for number in range(24)
+    ]
+    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
+    return file
+
+
 @pytest.fixture
 def alone() -> Iterator[None]:
     """A process group of this process alone."""

@@ -25,18 +25,6 @@ REPORTED = ("loss", "preference_accuracy", "reward_margin", "chosen_log_probabil
 
 
 @pytest.fixture(scope="module")
-def answers(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Pairs, of five of which one rank has three and the other two."""
-    file = tmp_path_factory.mktemp("answers") / "pairs.jsonl"
-    lines = [
-        {"prompt": f"{number} stones {number % 5}", "chosen": "lamp stone", "rejected": "cat " * (1 + number % 7)}
-        for number in range(24)
-    ]
-    file.write_text("".join(f"{json.dumps(line)}\n" for line in lines), encoding="utf-8")
-    return file
-
-
-@pytest.fixture(scope="module")
 def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     file = tmp_path_factory.mktemp("judged") / "judged.jsonl"
     lines = [
@@ -72,10 +60,10 @@ def check_equal(two: Group, one: Group, *, steps: int = STEPS) -> None:
     assert all(torch.allclose(second[name], tensor, rtol=1e-2, atol=1e-4) for name, tensor in first.items())
 
 
-def check_continued(two: Group, *settings: str, start: Start, model: Path, data: Path) -> None:
-    """From the checkpoint of the first step on, the bits are the same."""
+def check_continued(two: Group, *settings: str, start: Start, model: Path, data: Path, after: int = 1) -> None:
+    """From the checkpoint of a step on, the bits are the same."""
     copy = copy_tree(two.folder, two.folder.with_name("again"))
-    for checkpoint in (copy / "out" / "checkpoints").glob("checkpoint-[2-9]"):
+    for checkpoint in (copy / "out" / "checkpoints").glob(f"checkpoint-[{after + 1}-9]"):
         shutil.rmtree(checkpoint)
     shutil.rmtree(copy / "out" / "adapter")
     again = start(copy, *settings, "train.parallel=fsdp", model=model, data=data)

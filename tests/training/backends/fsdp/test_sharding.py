@@ -23,10 +23,10 @@ from loradock.training.backends.fsdp.optimizer import ShardedAdamW
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def spread_out(model: Path, *settings: str) -> Any:
+def spread_out(model: Path, *settings: str, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Any:
     config = load(None, overrides=settings, shortcuts={"--model": str(model)}, needs_inputs=False).config
     base = source.find(config.model)
-    given: Any = {"dtype": torch.float32, "storage": torch.float32, "attention": "sdpa", "device": "cpu"}
+    given: Any = {"dtype": dtype, "storage": dtype, "attention": attention, "device": "cpu"}
     return spread.read(base, config.model, **given, kept_on="cpu")
 
 

@@ -20,7 +20,7 @@ from torch.distributed.tensor import DTensor
 
 from loradock.errors import EnvironmentUnfit
 from loradock.model import reward_head
-from loradock.model.spread import GUARD, PART, decoder_layers, own_parameters
+from loradock.model.spread import GUARD, PART, decoder_layers, lay_experts_out, own_parameters
 
 EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
 """Methods of a group of FSDP's in which it asks for what others have, and waits until it has come."""
@@ -57,6 +57,7 @@ def shard(model: Any, *, cpu_offload: bool) -> Share:
     come out sharded.
     """
     mesh = torch.distributed.init_device_mesh(device_of(model).type, (torch.distributed.get_world_size(),))
+    lay_experts_out(model)
     parts = take_parts(model)
     whole, head, embedding = model.get_base_model(), model.get_output_embeddings(), model.get_input_embeddings()
     offload = CPUOffloadPolicy() if cpu_offload else OffloadPolicy()

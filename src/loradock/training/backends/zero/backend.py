@@ -13,6 +13,7 @@ from loradock.catalog.samples import SampleKind
 from loradock.distributed.stragglers import Pace
 from loradock.model import optimizer
 from loradock.model.adapters import trainable
+from loradock.model.experts import column
 from loradock.plan.plan import Decision
 from loradock.training.backends.autograd import AutogradBackend, broadcast_adapter, checked_packing, seed
 from loradock.training.backends.idle import as_many_everywhere, documents_everywhere
@@ -69,6 +70,8 @@ class ZeroBackend(AutogradBackend):
         if self.cuts_weights:
             self.zero3 = weights.make_known(self.settings)
             weights.cut(job.model, self.settings, device=self.device)
+        else:
+            column.lay_out_whole(job.model, storage=torch.uint8)
         unsharded = optimizer.of_run(job.model, job.plan.optimizer.value, job.config.train)
         parameters = [list(group["params"]) for group in unsharded.param_groups]  # before DeepSpeed puts its own there
         self.engine = sharding.started(job.model, unsharded, self.settings)

@@ -9,9 +9,10 @@ from typing import Any, cast
 
 import torch
 from bitsandbytes.nn import Linear4bit
+from peft.tuners.lora.layer import ParamWrapper
 
 from loradock.catalog.storages import NF4
-from loradock.model.spread import GUARD, PART, gathered
+from loradock.model.spread import GUARD, PART, gathered, lay_experts_out
 from loradock.training.backends.zero.sharding import load, replaced
 
 
@@ -27,7 +28,12 @@ def cut(model: Any, settings: Any, *, device: torch.device) -> None:
 
     On every process one weight at a time is whole, on `device`, so that the base need not fit there.
     """
+    lay_experts_out(model, comes_again=True)
     load().zero.Init(module=Arriving(model, device=device), config_dict_or_path=settings)
+    for layer in (module for module in model.modules() if isinstance(module, ParamWrapper)):
+        for factors in (layer.lora_A, layer.lora_B):
+            for factor in factors.values():  # read by the layer itself, and gathered for who reads
+                load().zero.register_external_parameter(layer, factor.weight)
     getattr(model.get_base_model(), GUARD).remove()
 
 
