@@ -20,6 +20,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
     return {
         "experts in 4 bit": bool(model.expert_targets) or (bool(model.experts) and config.model.storage.is_quantised),
         "decoder": model.decoder not in BY_DECODER,
+        "recurrence": model.recurrence is not None,
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,
         "outlier columns": config.model.storage.has_outlier_columns,

@@ -9,7 +9,7 @@ from typing import Literal
 from loradock.catalog import optimizers
 
 Limit = Literal[
-    "decoder", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile", "whole model",
+    "decoder", "recurrence", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile", "whole model",
     "dora", "modules_to_save", "neftune", "optimizer", "other states", "loss_sum", "loraplus", "several ranks",
     "experts in 4 bit", "new tokens", "prequantised",
 ]  # fmt: skip

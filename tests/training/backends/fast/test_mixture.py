@@ -216,6 +216,33 @@ def head_by_head(model: FastModel) -> None:
     layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
 
 
+def without_multiplier(model: FastModel) -> None:
+    """What a layer's halves give is added to the residual as it is."""
+    model.layers[1].parts = replace(model.layers[1].parts, residual_scale=1.0)
+
+
+def without_logit_scale(model: FastModel) -> None:
+    """Logits are not divided."""
+    model.head.scale = 1.0
+
+
+def without_embedding_scale(model: FastModel) -> None:
+    """Embeddings are not multiplied."""
+    model.embedding_scale = 1.0
+
+
+def usual_scores(model: FastModel) -> None:
+    """A layer's scores are divided by the square root of a head's size."""
+    parts = model.layers[0].parts
+    model.layers[0].parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
+
+
+def turned(model: FastModel) -> None:
+    """A layer that turns nothing turns by positions."""
+    angles = torch.outer(torch.arange(512.0), 1e4 ** -(torch.arange(0.0, 16.0, 2.0) / 16)).repeat(1, 2)
+    model.layers[1].table = angles.cos(), angles.sin()
+
+
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -230,6 +257,12 @@ def head_by_head(model: FastModel) -> None:
         ("ernie4_5_moe", without_correction),
         ("ernie4_5_moe", in_halves),
         ("minimax_m2", head_by_head),
+        ("granitemoe", without_multiplier),
+        ("granitemoe", without_logit_scale),
+        ("granitemoe", without_embedding_scale),
+        ("granitemoe", usual_scores),
+        ("granitemoeshared", without_shared),
+        ("granitemoehybrid", turned),
         ("gpt_oss", without_bias),
         ("gpt_oss", without_experts_bias),
         ("gpt_oss", without_bias_gradient),

@@ -98,8 +98,9 @@ class LayerParts:
     """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says. `rotary` names the table of positions; `is_interleaved`: a column turns with
-    the next one, not with that of the other half. Norms that a family does not have are None.
+    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; `is_interleaved`: a column turns with
+    the next one, not with that of the other half. Norms that a family does not have are None. What a half gives is
+    added to the residual times `residual_scale`.
     """
 
     attention_norm: Norm
@@ -107,7 +108,7 @@ class LayerParts:
     heads: tuple[int, int, int]
     query_norm: Norm | None
     key_norm: Norm | None
-    rotary: str
+    rotary: str | None
     rule: Rule
     output: Any
     attention_out_norm: Norm | None
@@ -115,6 +116,7 @@ class LayerParts:
     mlp: DenseParts | MixtureParts
     mlp_out_norm: Norm | None
     is_interleaved: bool = False
+    residual_scale: float = 1.0
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
@@ -125,7 +127,7 @@ class LayerParts:
 class ModelParts:
     """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
 
-    `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the place of the frozen ones.
+    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the place of the frozen ones.
     """
 
     embedding: torch.Tensor
@@ -135,6 +137,7 @@ class ModelParts:
     norm: Norm
     head: torch.Tensor
     softcap: float | None = None
+    logit_scale: float = 1.0
     embedding_rows: RowParameter | None = None
     head_rows: RowParameter | None = None
 
@@ -219,10 +222,11 @@ def split_layer(
     has_head_norms: bool = False,
     offset: bool = False,
     router: Callable[[Any], RouterParts] = softmax_router,
+    mlp: DenseParts | MixtureParts | None = None,
 ) -> LayerParts:
     """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.
 
-    `router` reads that of a mixture off the layer's second half.
+    `router` reads that of a mixture off the layer's second half; `mlp` is this half where it is built otherwise.
     """
     attention = layer.self_attn
     return LayerParts(
@@ -236,7 +240,7 @@ def split_layer(
         output=attention.o_proj,
         attention_out_norm=None,
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
-        mlp=mlp_of(layer.mlp, router, activation=activation_of(activation)),
+        mlp=mlp or mlp_of(layer.mlp, router, activation=activation_of(activation)),
         mlp_out_norm=None,
     )
 
@@ -268,7 +272,7 @@ def common_model(
     return ModelParts(
         embedding=bare(decoder.embed_tokens).weight.detach(),
         embedding_scale=1.0,
-        tables=tables_of(decoder.rotary_emb, positions=positions, kinds=kinds),
+        tables=tables_of(decoder.rotary_emb, positions=positions, kinds=kinds) if decoder.rotary_emb else {},
         layers=tuple(layers),
         norm=norm_of(decoder.norm, offset=offset),
         head=bare(head).weight.detach(),
