@@ -168,7 +168,7 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
 def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gpus, tmp_path: Path, rows: Path) -> None:
     """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
     model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
-    ended = gpu.train(tmp_path / "run", model=model, data=rows)
+    ended = gpu.train(tmp_path / "run", "engine=peft", model=model, data=rows)
     assert ended.decided("packing") is False
     assert "the run continues with padded rows" in ended.text
     assert len(ended.losses) == 3

@@ -22,7 +22,8 @@ LEAST_ROWS = 128
 class Head:
     """The final norm and the output matrix [vocabulary, hidden], both frozen; `softcap` bounds the logits (Gemma 2).
 
-    Logits are multiplied with `scale` (Granite), by way of what the matrix reads. `rows` are trained, in the place of those that the matrix has of the same tokens.
+    Logits are multiplied with `scale` (Granite), by way of what the matrix reads. `rows` are trained, in the place of
+    those that the matrix has of the same tokens.
     """
 
     def __init__(

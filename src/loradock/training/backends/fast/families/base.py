@@ -98,9 +98,9 @@ class LayerParts:
     """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; `is_interleaved`: a column turns with
-    the next one, not with that of the other half. Norms that a family does not have are None. What a half gives is
-    added to the residual times `residual_scale`.
+    which the length of their weight says. `rotary` names the table of positions, None: nothing turns;
+    `is_interleaved`: a column turns with the next one, not with that of the other half. Norms that a family does not
+    have are None. What a half gives is added to the residual times `residual_scale`.
     """
 
     attention_norm: Norm
@@ -127,7 +127,8 @@ class LayerParts:
 class ModelParts:
     """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
 
-    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the place of the frozen ones.
+    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the
+    place of the frozen ones.
     """
 
     embedding: torch.Tensor
