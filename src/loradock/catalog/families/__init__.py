@@ -43,6 +43,7 @@ FAMILIES = (
     Family(decoder="GraniteMoeModel", model_type="granitemoe", module="granite"),
     Family(decoder="GraniteMoeSharedModel", model_type="granitemoeshared", module="granite"),
     Family(decoder="GraniteMoeHybridModel", model_type="granitemoehybrid", module="granite"),
+    Family(decoder="Llama4TextModel", model_type="llama4_text", module="llama4"),
     Family(decoder="GemmaModel", model_type="gemma", module="gemma"),
     Family(decoder="Gemma2Model", model_type="gemma2", module="gemma", has_out_norms=True),
     Family(decoder="Gemma3TextModel", model_type="gemma3_text", module="gemma", has_out_norms=True, gguf_name="gemma3"),

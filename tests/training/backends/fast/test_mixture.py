@@ -243,6 +243,53 @@ def turned(model: FastModel) -> None:
     model.layers[1].table = angles.cos(), angles.sin()
 
 
+def scaled_outputs(model: FastModel) -> None:
+    """The weights of a token's experts multiply what comes out of them."""
+    mlp: Any = model.layers[3].mlp
+    mlp.scales_inputs = False
+
+
+def without_temperature(model: FastModel) -> None:
+    """A layer without positions has queries as they are."""
+    model.layers[3].table = None
+
+
+def tempered_keys(model: FastModel) -> None:
+    """Keys have the temperature, too."""
+    model.layers[3].parts = replace(model.layers[3].parts, turns_keys=True)
+
+
+def without_chunks(model: FastModel) -> None:
+    """A layer sees whole documents."""
+    parts = model.layers[1].parts
+    model.layers[1].parts = replace(parts, rule=replace(parts.rule, chunk=None))
+
+
+def without_head_norms(model: FastModel) -> None:
+    """Queries and keys are as long as they are."""
+    model.layers[1].parts = replace(model.layers[1].parts, query_norm=None, key_norm=None)
+
+
+def along(model: FastModel) -> None:
+    """The adapter of experts is read as that of a class that says how its matrices lie."""
+    a: Any = model.layers[1].mlp.frozen()[1]  # down, whose inputs and outputs are as many
+    bind = a.bind
+
+    def turn(adapters: Any) -> None:
+        bind(adapters)
+        made = a.adapters
+        a.adapters = replace(
+            made,
+            a=made.b.permute(2, 1, 0),
+            b=made.a.permute(2, 1, 0),
+            fresh_a=made.fresh_b.permute(2, 1, 0),
+            fresh_b=made.fresh_a.permute(2, 1, 0),
+        )
+
+    a.bind = turn
+    turn(model.adapters)
+
+
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -263,6 +310,13 @@ def turned(model: FastModel) -> None:
         ("granitemoe", usual_scores),
         ("granitemoeshared", without_shared),
         ("granitemoehybrid", turned),
+        ("llama4_text", scaled_outputs),
+        ("llama4_text", without_temperature),
+        ("llama4_text", tempered_keys),
+        ("llama4_text", without_chunks),
+        ("llama4_text", without_head_norms),
+        ("llama4_text", along),
+        ("llama4_text", without_shared),
         ("gpt_oss", without_bias),
         ("gpt_oss", without_experts_bias),
         ("gpt_oss", without_bias_gradient),

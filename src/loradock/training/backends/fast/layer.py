@@ -143,7 +143,7 @@ class Layer:
             self._rotate(q, batch, sign=1)
             self._rotate(k, batch, sign=1)
         else:
-            self._rotate(both, batch, sign=1)
+            self._rotate(both if parts.turns_keys else q, batch, sign=1)
         out, saved = shared_prompts.forward(self.attention, q, k, v, batch, parts.rule)
         y, h_output = self.output.forward(out.flatten(1), keys=batch.keys)
         unnormed, out_rstd = None, None
@@ -189,7 +189,8 @@ class Layer:
             dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
         joined = torch.cat([dq, dk, dv], dim=1)
         if parts.query_norm is None:
-            self._rotate(joined[:, : -kept.v.shape[1]], batch, sign=-1)
+            turned = kept.q.shape[1] + parts.turns_keys * kept.k.shape[1]
+            self._rotate(joined[:, :turned], batch, sign=-1)
         joined = joined.flatten(1)
         dh = self.qkv.backward_b(joined, kept.h)
         if dh is not None:
