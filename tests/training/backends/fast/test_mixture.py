@@ -20,8 +20,10 @@ from safetensors.torch import load_file
 from whole_runs import losses, train
 
 from loradock.training.backends.fast import families, self_check
+from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.backend import build
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.base import RouterParts, Unfit
+from loradock.training.backends.fast.mlp.router import Balance, Router
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
 
@@ -65,6 +67,26 @@ def test_a_dense_layer_among_them_and_weights_that_do_not_add_up_to_one_are_comp
     model = build(job)[0]
     assert [len(layer.mlp.linears()) for layer in model.layers] == [2, 0, 0]
     assert self_check.check(model, job).exact.adapter < 1e-4
+
+
+@pytest.mark.parametrize("shape", [{"use_qk_norm": False}, {"attn_temperature_tuning": False}])
+def test_a_llama_4_without_norms_or_temperature_is_computed(tmp_path: Path, rows: Path, shape: dict[str, bool]) -> None:
+    base = mixtures.make(tmp_path / "model", "llama4_text", **shape)
+    job = job_of(tmp_path, "engine=fast", EXPERTS, "lora.dropout=0", model=base, data=rows)
+    assert self_check.check(build(job)[0], job).exact.adapter < 1e-4
+
+
+def test_experts_are_chosen_by_their_logits_where_sigmoids_are_all_one() -> None:
+    parts = RouterParts(weight=torch.tensor([[40.0], [50.0], [45.0]]), active=1, scores="sigmoid", is_normalised=False)
+    assert Router(parts, Balance(), layer=0).forward(torch.ones(2, 1)).experts.tolist() == [[1], [1]]
+
+
+def test_a_document_is_cut_into_chunks_from_its_own_start() -> None:
+    documents = Documents(bounds=(0, 7, 9, 14), cu_seqlens=torch.tensor([0, 7, 9, 14], dtype=torch.int32), longest=7)
+    cut = documents.cut(3)
+    assert cut.bounds == (0, 3, 6, 7, 9, 12, 14) == tuple(cut.cu_seqlens.tolist())
+    assert cut.longest == 3
+    assert documents.cut(7) is documents is documents.cut(None)
 
 
 def changed(model: FastModel, **parts: Any) -> None:
