@@ -29,6 +29,12 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
     "ernie4_5": {"head_dim": 16, "use_bias": True},
+    "granite": {
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.6,
+        "attention_multiplier": 0.4,
+        "logits_scaling": 1.5,
+    },
     "gemma": {"head_dim": 32},
     "gemma2": {
         "head_dim": 32,

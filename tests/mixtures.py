@@ -22,6 +22,12 @@ COMMON = {
     "tie_word_embeddings": False,
     "num_experts_per_tok": 2,
 }
+GRANITE = {
+    "embedding_multiplier": 3.0,
+    "residual_multiplier": 0.6,
+    "attention_multiplier": 0.4,
+    "logits_scaling": 1.5,
+}
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 64, "norm_topk_prob": True},
     "mixtral": {"num_local_experts": 4},
@@ -54,7 +60,17 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "minimax_m2": {"num_local_experts": 4, "intermediate_size": 64},
     "olmoe": {"num_experts": 8, "intermediate_size": 64, "norm_topk_prob": True},
-    "granitemoe": {"num_local_experts": 4},
+    "granitemoe": {**GRANITE, "num_local_experts": 4},
+    "granitemoeshared": {**GRANITE, "num_local_experts": 4, "shared_intermediate_size": 96},
+    "granitemoehybrid": {
+        **GRANITE,
+        "num_local_experts": 4,
+        "shared_intermediate_size": 96,
+        "layer_types": ["full_attention"] * 2,
+        "position_embedding_type": "nope",
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+    },
     "llama4_text": {
         "num_hidden_layers": 4,
         "num_local_experts": 4,

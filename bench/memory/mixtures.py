@@ -32,6 +32,7 @@ NAMES = {
     "mixtral-8x7b": "mistralai/Mixtral-8x7B-v0.1",
     "gpt-oss-20b": "unsloth/gpt-oss-20b-BF16",
     "glm-4.5-air": "zai-org/GLM-4.5-Air",
+    "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
 }
 
 
@@ -63,9 +64,10 @@ def made(name: str, *, rank: int, layers: int | None = None, targets: str = "[al
 
 
 def published(name: str) -> dict[str, Any]:
-    """The config.json of a model by our short name."""
+    """The config.json of a model by our short name; of a wrapper, that of its text."""
     models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
-    return dict(next(each["config"] for each in models if each["model"] == NAMES[name]))
+    config = next(each["config"] for each in models if each["model"] == NAMES[name])
+    return dict(config.get("text_config", config))
 
 
 def run_config(folder: str, *, rank: int, targets: str) -> RunConfig:

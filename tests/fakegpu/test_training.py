@@ -58,7 +58,7 @@ def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama
 @pytest.mark.parametrize("kind", thinned(KINDS, "gemma3", "qwen3_5"))
 def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
     ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
-    assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3") else "peft")
+    assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3", "llama4") else "peft")
     assert ended.record["plan"]["model"]["left_out"]
     assert len(ended.losses) == 3
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
@@ -168,7 +168,7 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
 def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gpus, tmp_path: Path, rows: Path) -> None:
     """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
     model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
-    ended = gpu.train(tmp_path / "run", model=model, data=rows)
+    ended = gpu.train(tmp_path / "run", "engine=peft", model=model, data=rows)
     assert ended.decided("packing") is False
     assert "the run continues with padded rows" in ended.text
     assert len(ended.losses) == 3

@@ -77,7 +77,7 @@ def resolve_targets(requested: str | tuple[str, ...], linears: tuple[LinearShape
             f"not find the adapter of {passed_by[0]} again",
             hint=f"--set lora.targets=[{','.join([*others, *(['experts'] if experts else [])])}]",
         )
-    if deciding := sorted(name for name in expected if type(model.get_submodule(name)).__name__ in layout.DECIDING):
+    if deciding := sorted(name for name in expected if layout.is_deciding(model.get_submodule(name))):
         raise ModelError(
             f"LoRA target {deciding[0]}: this router answers with two tensors, and PEFT's layer adds to one",
             hint=f"--set lora.targets=[{','.join(sorted({name.rpartition('.')[2] for name in usual}))}]",

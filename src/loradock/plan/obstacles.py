@@ -19,6 +19,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
     lora, train = config.lora, config.train
     return {
         "decoder": model.decoder not in BY_DECODER,
+        "recurrence": model.recurrence is not None,
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,
         "outlier columns": config.model.storage.has_outlier_columns,

@@ -9,9 +9,9 @@ from typing import Literal
 from loradock.catalog import optimizers
 
 Limit = Literal[
-    "decoder", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile", "whole model",
-    "dora", "modules_to_save", "neftune", "optimizer", "other states", "loss_sum", "loraplus", "several ranks",
-    "new tokens", "prequantised",
+    "decoder", "recurrence", "remote code", "peculiarity", "outlier columns", "changed base", "float16", "compile",
+    "whole model", "dora", "modules_to_save", "neftune", "optimizer", "other states", "loss_sum", "loraplus",
+    "several ranks", "new tokens", "prequantised",
 ]  # fmt: skip
 """What a run may ask for that not all engines and ways of sharing have; `plan/obstacles.py` says whether it does."""
 Cannot = Mapping[Limit, str]

@@ -14,6 +14,7 @@ FAST = Engine(
     dropout_masks="by step and token",
     cannot={
         "decoder": "it has no family for {model.decoder}",
+        "recurrence": "some of its layers keep a state from token to token",
         "remote code": "the model runs code of its own",
         "peculiarity": "{model.peculiarity}",
         "outlier columns": "its matrices are NF4 or unquantised, not int8",

@@ -124,6 +124,11 @@ def biases(model: Any) -> Iterator[torch.nn.Parameter]:
             yield from (getattr(module, f"{key}_bias") for key in keys(module))
 
 
+def is_deciding(module: Any) -> bool:
+    """Whether a module is a linear layer that answers with more than its product."""
+    return type(module).__name__ in DECIDING
+
+
 ACTIVE = ("num_experts_per_tok", "top_k_experts", "moe_k", "moe_topk", "top_k")
 """What configurations call the number of experts that a token goes to."""
 

@@ -57,9 +57,10 @@ micro-batch: cuBLAS' workspace (32 MiB), segments of 2 MiB for tensors below 1 M
 what lies between them. Measured with expandable segments at 96 shapes of four models (bench.memory --allocator)."""
 EXPERTS_FLOOR_BYTES = 200 << 20
 EXPERTS_FRAGMENTATION = 0.15
-"""The same of a mixture, besides: between experts' tensors and adapters, and of what is in flight, where tensors of
-all pairs come and go beside what recomputed layers keep. Measured at 16 shapes of four mixtures (bench.memory
---mixtures)."""
+EXPERTS_MOVING = 0.01
+"""The same of a mixture, besides: between experts' tensors and adapters, of what is in flight, where tensors of all
+pairs come and go beside what recomputed layers keep, and of all that comes and goes. Measured at 20 shapes of five
+mixtures (bench.memory --mixtures)."""
 CPU_FRAGMENTATION = 0.08
 """Of what comes and goes with a micro-batch, on a CPU. An assumption."""
 
@@ -137,8 +138,8 @@ class FastMemory:
         """What the allocator holds beyond its tensors, while this many bytes come and go with a micro-batch."""
         if not self.setting.on_gpu:
             return int(moving * CPU_FRAGMENTATION)
-        of_experts = EXPERTS_FLOOR_BYTES + int(in_flight * EXPERTS_FRAGMENTATION) if self.model.experts else 0
-        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION) + of_experts
+        of_experts = EXPERTS_FLOOR_BYTES + int(in_flight * EXPERTS_FRAGMENTATION + moving * EXPERTS_MOVING)
+        return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION) + of_experts * bool(self.model.experts)
 
     def kept_by_layer(self, tokens: int) -> int:
         """Bytes that a plain layer keeps from forward to backward."""

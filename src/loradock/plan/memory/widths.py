@@ -11,6 +11,9 @@ from loradock.plan.memory.base import widest_input, widest_matrix
 
 PROJECTIONS = (".q_proj", ".k_proj", ".v_proj", ".qkv_proj")
 """How queries, keys and values are called beside a mixture."""
+JOINED = ".input_linear"
+"""How gate and up are called that are one layer."""
+GATED = (".gate_proj", ".up_proj", JOINED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +68,9 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     inner = widest_input(model)
     gated, widest = 2.0 * inner, 2 * inner * model.hidden
     if model.experts:
-        dense = [layer for layer in model.linears if layer.name.endswith((".gate_proj", ".up_proj"))]
+        dense = [layer for layer in model.linears if layer.name.endswith(GATED)]
         gated = sum(layer.rows for layer in dense) * share + experts.gated_elements(model)
-        pair = 2 * max((layer.rows * layer.columns for layer in dense), default=0)
+        pair = 2 * max((layer.rows * layer.columns for layer in dense if not layer.name.endswith(JOINED)), default=0)
         widest = max(widest_matrix(model), pair)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     if model.experts:

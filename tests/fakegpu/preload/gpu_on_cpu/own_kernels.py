@@ -42,7 +42,7 @@ def rope(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
     most = int(positions.max()) + 1
     cos = at(v["cos"].value, v["cos"].dtype, (most, 2 * half), (v["cos_stride"], 1))
     sin = at(v["sin"].value, v["sin"].dtype, (most, 2 * half), (v["sin_stride"], 1))
-    plain.rope_(x, cos, sin, positions, sign=v["sign"])
+    plain.rope_(x, cos, sin, positions, sign=v["sign"], is_interleaved=v["step"] == 2)
 
 
 def gate(v: dict[str, Any], grid: tuple[int, int, int]) -> None:

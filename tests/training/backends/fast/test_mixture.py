@@ -20,8 +20,10 @@ from safetensors.torch import load_file
 from whole_runs import losses, train
 
 from loradock.training.backends.fast import families, self_check
+from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.backend import build
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.base import RouterParts, Unfit
+from loradock.training.backends.fast.mlp.router import Balance, Router
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
 
@@ -65,6 +67,26 @@ def test_a_dense_layer_among_them_and_weights_that_do_not_add_up_to_one_are_comp
     model = build(job)[0]
     assert [len(layer.mlp.linears()) for layer in model.layers] == [2, 0, 0]
     assert self_check.check(model, job).exact.adapter < 1e-4
+
+
+@pytest.mark.parametrize("shape", [{"use_qk_norm": False}, {"attn_temperature_tuning": False}])
+def test_a_llama_4_without_norms_or_temperature_is_computed(tmp_path: Path, rows: Path, shape: dict[str, bool]) -> None:
+    base = mixtures.make(tmp_path / "model", "llama4_text", **shape)
+    job = job_of(tmp_path, "engine=fast", EXPERTS, "lora.dropout=0", model=base, data=rows)
+    assert self_check.check(build(job)[0], job).exact.adapter < 1e-4
+
+
+def test_experts_are_chosen_by_their_logits_where_sigmoids_are_all_one() -> None:
+    parts = RouterParts(weight=torch.tensor([[40.0], [50.0], [45.0]]), active=1, scores="sigmoid", is_normalised=False)
+    assert Router(parts, Balance(), layer=0).forward(torch.ones(2, 1)).experts.tolist() == [[1], [1]]
+
+
+def test_a_document_is_cut_into_chunks_from_its_own_start() -> None:
+    documents = Documents(bounds=(0, 7, 9, 14), cu_seqlens=torch.tensor([0, 7, 9, 14], dtype=torch.int32), longest=7)
+    cut = documents.cut(3)
+    assert cut.bounds == (0, 3, 6, 7, 9, 12, 14) == tuple(cut.cu_seqlens.tolist())
+    assert cut.longest == 3
+    assert documents.cut(7) is documents is documents.cut(None)
 
 
 def changed(model: FastModel, **parts: Any) -> None:
@@ -216,6 +238,80 @@ def head_by_head(model: FastModel) -> None:
     layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
 
 
+def without_multiplier(model: FastModel) -> None:
+    """What a layer's halves give is added to the residual as it is."""
+    model.layers[1].parts = replace(model.layers[1].parts, residual_scale=1.0)
+
+
+def without_logit_scale(model: FastModel) -> None:
+    """Logits are not divided."""
+    model.head.scale = 1.0
+
+
+def without_embedding_scale(model: FastModel) -> None:
+    """Embeddings are not multiplied."""
+    model.embedding_scale = 1.0
+
+
+def usual_scores(model: FastModel) -> None:
+    """A layer's scores are divided by the square root of a head's size."""
+    parts = model.layers[0].parts
+    model.layers[0].parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
+
+
+def turned(model: FastModel) -> None:
+    """A layer that turns nothing turns by positions."""
+    angles = torch.outer(torch.arange(512.0), 1e4 ** -(torch.arange(0.0, 16.0, 2.0) / 16)).repeat(1, 2)
+    model.layers[1].table = angles.cos(), angles.sin()
+
+
+def scaled_outputs(model: FastModel) -> None:
+    """The weights of a token's experts multiply what comes out of them."""
+    mlp: Any = model.layers[3].mlp
+    mlp.scales_inputs = False
+
+
+def without_temperature(model: FastModel) -> None:
+    """A layer without positions has queries as they are."""
+    model.layers[3].table = None
+
+
+def tempered_keys(model: FastModel) -> None:
+    """Keys have the temperature, too."""
+    model.layers[3].parts = replace(model.layers[3].parts, turns_keys=True)
+
+
+def without_chunks(model: FastModel) -> None:
+    """A layer sees whole documents."""
+    parts = model.layers[1].parts
+    model.layers[1].parts = replace(parts, rule=replace(parts.rule, chunk=None))
+
+
+def without_head_norms(model: FastModel) -> None:
+    """Queries and keys are as long as they are."""
+    model.layers[1].parts = replace(model.layers[1].parts, query_norm=None, key_norm=None)
+
+
+def along(model: FastModel) -> None:
+    """The adapter of experts is read as that of a class that says how its matrices lie."""
+    a: Any = model.layers[1].mlp.frozen()[1]  # down, whose inputs and outputs are as many
+    bind = a.bind
+
+    def turn(adapters: Any) -> None:
+        bind(adapters)
+        made = a.adapters
+        a.adapters = replace(
+            made,
+            a=made.b.permute(2, 1, 0),
+            b=made.a.permute(2, 1, 0),
+            fresh_a=made.fresh_b.permute(2, 1, 0),
+            fresh_b=made.fresh_a.permute(2, 1, 0),
+        )
+
+    a.bind = turn
+    turn(model.adapters)
+
+
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -230,6 +326,19 @@ def head_by_head(model: FastModel) -> None:
         ("ernie4_5_moe", without_correction),
         ("ernie4_5_moe", in_halves),
         ("minimax_m2", head_by_head),
+        ("granitemoe", without_multiplier),
+        ("granitemoe", without_logit_scale),
+        ("granitemoe", without_embedding_scale),
+        ("granitemoe", usual_scores),
+        ("granitemoeshared", without_shared),
+        ("granitemoehybrid", turned),
+        ("llama4_text", scaled_outputs),
+        ("llama4_text", without_temperature),
+        ("llama4_text", tempered_keys),
+        ("llama4_text", without_chunks),
+        ("llama4_text", without_head_norms),
+        ("llama4_text", along),
+        ("llama4_text", without_shared),
         ("gpt_oss", without_bias),
         ("gpt_oss", without_experts_bias),
         ("gpt_oss", without_bias_gradient),

@@ -22,7 +22,8 @@ LEAST_ROWS = 128
 class Head:
     """The final norm and the output matrix [vocabulary, hidden], both frozen; `softcap` bounds the logits (Gemma 2).
 
-    `rows` are trained, in the place of those that the matrix has of the same tokens.
+    Logits are multiplied with `scale` (Granite), by way of what the matrix reads. `rows` are trained, in the place of
+    those that the matrix has of the same tokens.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class Head:
         norm: Norm,
         *,
         softcap: float | None,
+        scale: float = 1.0,
         kernels: Kernels,
         rows: TokenRows | None = None,
     ) -> None:
@@ -38,6 +40,7 @@ class Head:
         self.rows = rows
         self.norm = norm
         self.softcap = softcap
+        self.scale = scale
         self.kernels = kernels
         self.chunk_rows = max(LEAST_ROWS, CHUNK_BYTES // (weight.shape[0] * weight.element_size()))
 
@@ -59,7 +62,7 @@ class Head:
                 gradient[part] += through_rows
             loss += losses.sum()
             del logits  # before the next chunk's are made
-        norm = self.norm
+        norm, gradient = self.norm, self._scaled(gradient)
         gradient = self.kernels.rms_norm_backward(gradient, chosen, rstd, norm.weight, offset=norm.offset)
         dx = torch.zeros(x.shape[0] + 1, x.shape[1], dtype=x.dtype, device=x.device)
         dx.index_copy_(0, batch.slots, gradient)
@@ -103,7 +106,11 @@ class Head:
         return logits
 
     def _normed(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.kernels.rms_norm(x, self.norm.weight, self.norm.epsilon, offset=self.norm.offset)
+        normed, rstd = self.kernels.rms_norm(x, self.norm.weight, self.norm.epsilon, offset=self.norm.offset)
+        return self._scaled(normed), rstd
+
+    def _scaled(self, rows: torch.Tensor) -> torch.Tensor:
+        return rows if self.scale == 1.0 else rows.mul_(self.scale)
 
     def _chunks(self, rows: int) -> list[slice]:
         return [slice(first, min(first + self.chunk_rows, rows)) for first in range(0, rows, self.chunk_rows)]

@@ -75,14 +75,14 @@ class Layer:
         adapters: FlatAdapters,
         room: DenseRoom,
         balance: Balance,
-        table: tuple[torch.Tensor, torch.Tensor],
+        table: tuple[torch.Tensor, torch.Tensor] | None,
         attention: Attention,
         kernels: Kernels,
         index: int,
         mixture: int,
         is_lowest: bool,
     ) -> None:
-        """`index`: of the layer, `mixture`: of those that have experts.
+        """`index`: of the layer, `mixture`: of those that have experts. `table`: see `ModelParts`; None turns nothing.
 
         `is_lowest`: nothing is trained below, so that the gradient to its input is not asked for.
         """
@@ -96,7 +96,7 @@ class Layer:
         else:
             gate_up, down = of_mlp
             self.mlp = Dense(gate_up, down, activation=parts.mlp.activation, kernels=kernels)
-        self.cos, self.sin = table
+        self.table = table
         self.attention = attention
         self.kernels = kernels
         self.is_lowest = is_lowest
@@ -143,7 +143,7 @@ class Layer:
             self._rotate(q, batch, sign=1)
             self._rotate(k, batch, sign=1)
         else:
-            self._rotate(both, batch, sign=1)
+            self._rotate(both if parts.turns_keys else q, batch, sign=1)
         out, saved = shared_prompts.forward(self.attention, q, k, v, batch, parts.rule)
         y, h_output = self.output.forward(out.flatten(1), keys=batch.keys)
         unnormed, out_rstd = None, None
@@ -165,7 +165,7 @@ class Layer:
             unnormed=unnormed,
             out_rstd=out_rstd,
         )
-        return y.add_(x), kept
+        return self._scaled(y).add_(x), kept
 
     def _attention_backward(self, dy: torch.Tensor, kept: AttentionKept, batch: Tokens) -> torch.Tensor:
         parts = self.parts
@@ -189,7 +189,8 @@ class Layer:
             dk = self._head_norm_backward(dk, kept.k, kept.k_rstd, parts.key_norm)
         joined = torch.cat([dq, dk, dv], dim=1)
         if parts.query_norm is None:
-            self._rotate(joined[:, : -kept.v.shape[1]], batch, sign=-1)
+            turned = kept.q.shape[1] + parts.turns_keys * kept.k.shape[1]
+            self._rotate(joined[:, :turned], batch, sign=-1)
         joined = joined.flatten(1)
         dh = self.qkv.backward_b(joined, kept.h)
         if dh is not None:
@@ -210,7 +211,7 @@ class Layer:
         if parts.mlp_out_norm is not None:
             unnormed = y
             y, out_rstd = self._norm(y, parts.mlp_out_norm)
-        return y.add_(x), MlpKept(x=x, rstd=rstd, inner=inner, unnormed=unnormed, out_rstd=out_rstd)
+        return self._scaled(y).add_(x), MlpKept(x=x, rstd=rstd, inner=inner, unnormed=unnormed, out_rstd=out_rstd)
 
     def _mlp_first(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, Any]:
         """The norm's rstd, and what the half makes of the normed input, which goes."""
@@ -238,15 +239,23 @@ class Layer:
             x.shape
         )
 
+    def _scaled(self, y: torch.Tensor) -> torch.Tensor:
+        """What a half adds to the residual, in the storage of y."""
+        return y if self.parts.residual_scale == 1.0 else y.mul_(self.parts.residual_scale)
+
     def _out_norm_backward(self, dy: torch.Tensor, x: Any, rstd: Any, norm: Norm | None) -> torch.Tensor:
-        """Through the norm after a half, where there is one; dy itself goes on along the residual."""
+        """Through the scale and the norm after a half, where there are; dy itself goes on along the residual."""
+        if self.parts.residual_scale != 1.0:
+            dy = dy * self.parts.residual_scale
         if norm is None:
             return dy
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
 
     def _rotate(self, heads: torch.Tensor, batch: Tokens, *, sign: int) -> None:
-        is_interleaved = self.parts.is_interleaved
-        self.kernels.rope_(heads, self.cos, self.sin, batch.positions, sign=sign, is_interleaved=is_interleaved)
+        if self.table is not None:
+            cos, sin = self.table
+            is_interleaved = self.parts.is_interleaved
+            self.kernels.rope_(heads, cos, sin, batch.positions, sign=sign, is_interleaved=is_interleaved)
 
     def _split(self, joined: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
         """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k and v [T, K, D]."""

@@ -64,7 +64,7 @@ class FastModel:
                 adapters=self.adapters,
                 room=self.room,
                 balance=self.balance,
-                table=parts.tables[each.rotary],
+                table=None if each.rotary is None else parts.tables[each.rotary],
                 attention=attention,
                 kernels=kernels,
                 index=index,
@@ -73,7 +73,14 @@ class FastModel:
             )
             for index, each in enumerate(parts.layers)
         ]
-        self.head = Head(parts.head.to(dtype), parts.norm, softcap=parts.softcap, kernels=kernels, rows=head_rows)
+        self.head = Head(
+            parts.head.to(dtype),
+            parts.norm,
+            softcap=parts.softcap,
+            scale=parts.logit_scale,
+            kernels=kernels,
+            rows=head_rows,
+        )
         scalar_head = None if scalar is None else ScalarHead(scalar, self.adapters)
         self.pooler = Pooler(parts.norm, kernels=kernels, head=scalar_head)
         self.checkpointed = checkpointed

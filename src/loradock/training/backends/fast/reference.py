@@ -98,11 +98,11 @@ def in_float32(model: Any) -> Iterator[None]:
             undone.append(partial(delattr, module, "forward"))
         elif isinstance(module, torch.nn.Embedding):
             undone.append(module.register_forward_hook(embedded).remove)
+        elif is_router(module):
+            undone += [in_float32_meanwhile(each) for each in module.parameters(recurse=False)]
         elif isinstance(module, torch.nn.Linear) and module.weight.dtype != torch.float32:
             module.forward = partial(product, module)  # pyright: ignore[reportAttributeAccessIssue]
             undone.append(partial(delattr, module, "forward"))
-        elif is_router(module):
-            undone += [in_float32_meanwhile(each) for each in module.parameters(recurse=False)]
     allows_tf32 = torch.backends.cuda.matmul.allow_tf32
     torch.backends.cuda.matmul.allow_tf32 = False
     try:
@@ -143,9 +143,12 @@ def experts_in_float32(module: Any) -> list[Callable[[], object]]:
 
 
 def is_router(module: Any) -> bool:
-    """Whether a module that is no layer of torch's has a matrix: in a decoder that is served, a router alone does."""
+    """Whether a module that is no layer of torch's has a matrix: in a decoder that is served, a router alone does.
+
+    Or is a linear layer that answers with more than its product.
+    """
     weight = dict(module.named_parameters(recurse=False)).get("weight")  # PEFT's layers show that of their base, too
-    is_torchs = isinstance(module, (torch.nn.Linear, torch.nn.Embedding))
+    is_torchs = isinstance(module, (torch.nn.Linear, torch.nn.Embedding)) and not layout.is_deciding(module)
     return weight is not None and weight.dim() == 2 and not is_torchs
 
 

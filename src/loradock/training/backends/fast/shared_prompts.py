@@ -17,10 +17,11 @@ def forward(
     attention: Attention, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Tokens, rule: Rule
 ) -> tuple[torch.Tensor, Saved]:
     """See `Attention.forward`; q, k, v and out are of the batch's T tokens."""
+    documents = batch.documents.cut(rule.chunk)
     if not batch.unfold.numel():
-        return attention.forward(q, k, v, batch.documents, rule)
+        return attention.forward(q, k, v, documents, rule)
     queries, keys, values = (each.index_select(0, batch.unfold) for each in (q, k, v))
-    out, saved = attention.forward(queries, keys, values, batch.documents, rule)
+    out, saved = attention.forward(queries, keys, values, documents, rule)
     return out.index_select(0, batch.fold), saved
 
 
@@ -36,11 +37,12 @@ def backward(
     rule: Rule,
 ) -> Gradients:
     """See `Attention.backward`; all are of the batch's T tokens, but what was saved."""
+    documents = batch.documents.cut(rule.chunk)
     if not batch.unfold.numel():
-        return attention.backward(dout, q, k, v, out, saved, batch.documents, rule)
+        return attention.backward(dout, q, k, v, out, saved, documents, rule)
     queries, keys, values, outs = (each.index_select(0, batch.unfold) for each in (q, k, v, out))
     douts = torch.zeros_like(outs).index_copy_(0, batch.fold, dout)
-    gradients = attention.backward(douts, queries, keys, values, outs, saved, batch.documents, rule)
+    gradients = attention.backward(douts, queries, keys, values, outs, saved, documents, rule)
     rows = batch.unfold.index_select(0, batch.again)
     dq, dk, dv = (
         each.index_select(0, batch.fold).index_add_(0, rows, each.index_select(0, batch.again)) for each in gradients

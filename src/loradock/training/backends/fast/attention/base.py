@@ -7,7 +7,7 @@ and those before it, or all (`Documents.is_causal`).
 from __future__ import annotations
 
 import itertools
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import torch
@@ -52,6 +52,14 @@ class Documents:
         """The length of the longest document, in tokens."""
         return max(end - start for start, end in self.spans())
 
+    def cut(self, chunk: int | None) -> Documents:
+        """The same tokens where none sees beyond its chunk of so many, counted from its document's start."""
+        if chunk is None or self.longest_there <= chunk:
+            return self
+        bounds = (0, *(min(at + chunk, end) for start, end in self.spans() for at in range(start, end, chunk)))
+        on_device = torch.tensor(bounds, dtype=torch.int32).to(self.cu_seqlens.device)
+        return replace(self, bounds=bounds, cu_seqlens=on_device, longest=chunk)
+
     def spans(self) -> list[tuple[int, int]]:
         """First token and end of each document that has tokens, in order."""
         return [(start, end) for start, end in itertools.pairwise(self.bounds) if start != end]
@@ -74,15 +82,17 @@ class Rule:
     """How scores become weights.
 
     `scale` multiplies q·k. With `window` w a token sees itself and the w - 1 before it, as transformers defines
-    `sliding_window`; None is no limit. With `softcap` c the scaled score s becomes c·tanh(s / c) before the softmax
-    (Gemma 2, arXiv:2408.00118); None is no cap. `sinks` [H], frozen: of each query head the score of one more token
-    that all see and whose value is zero (gpt-oss, as in arXiv:2309.17453); None is none. Not with a softcap.
+    `sliding_window`; None is no limit. With `chunk` c it sees no token of another c of its document (Llama 4). With
+    `softcap` c the scaled score s becomes c·tanh(s / c) before the softmax (Gemma 2, arXiv:2408.00118); None is no cap.
+    `sinks` [H], frozen: of each query head the score of one more token that all see and whose value is zero (gpt-oss,
+    as in arXiv:2309.17453); None is none. Not with a softcap.
     """
 
     scale: float
     window: int | None
     softcap: float | None
     sinks: torch.Tensor | None = field(default=None, compare=False)
+    chunk: int | None = None
 
 
 class Attention(Protocol):

@@ -14,6 +14,7 @@ from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.token_rows import RowParameter, bare, rows_of
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+Tables = dict[str, tuple[torch.Tensor, torch.Tensor]]
 SHARED = ("shared_experts", "shared_expert")
 """What transformers' classes call the experts that every token goes through."""
 
@@ -98,8 +99,10 @@ class LayerParts:
     """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says. `rotary` names the table of positions; `is_interleaved`: a column turns with
-    the next one, not with that of the other half. Norms that a family does not have are None.
+    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; keys do not
+    where `turns_keys` is False, without these norms;
+    `is_interleaved`: a column turns with the next one, not with that of the other half. Norms that a family does not
+    have are None. What a half gives is added to the residual times `residual_scale`.
     """
 
     attention_norm: Norm
@@ -107,7 +110,7 @@ class LayerParts:
     heads: tuple[int, int, int]
     query_norm: Norm | None
     key_norm: Norm | None
-    rotary: str
+    rotary: str | None
     rule: Rule
     output: Any
     attention_out_norm: Norm | None
@@ -115,6 +118,8 @@ class LayerParts:
     mlp: DenseParts | MixtureParts
     mlp_out_norm: Norm | None
     is_interleaved: bool = False
+    residual_scale: float = 1.0
+    turns_keys: bool = True
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
@@ -125,16 +130,18 @@ class LayerParts:
 class ModelParts:
     """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
 
-    `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the place of the frozen ones.
+    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the
+    place of the frozen ones.
     """
 
     embedding: torch.Tensor
     embedding_scale: float
-    tables: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    tables: Tables
     layers: tuple[LayerParts, ...]
     norm: Norm
     head: torch.Tensor
     softcap: float | None = None
+    logit_scale: float = 1.0
     embedding_rows: RowParameter | None = None
     head_rows: RowParameter | None = None
 
@@ -162,22 +169,24 @@ def activation_of(name: str) -> Activation:
     return ACTIVATIONS[name]
 
 
-def tables_of(
-    rotary: Any, *, positions: int, kinds: Sequence[str] = ()
-) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+def tables_of(rotary: Any, *, positions: int, kinds: Sequence[str] = ()) -> Tables:
     """Cosines and sines of every position, by the model's own rotary module; one table a kind of layer.
 
     Unfit where the angles depend on the length of the input, not on the position alone.
     """
+    found = {kind: answer_of(rotary, kind, positions=positions) for kind in (kinds or ("",))}
+    return {kind: (cos[0].contiguous(), sin[0].contiguous()) for kind, (cos, sin) in found.items()}
+
+
+def answer_of(rotary: Any, kind: str = "", *, positions: int) -> Any:
+    """What a rotary module says of every position, for a kind of layer where it has several; see `tables_of`."""
     types = rotary.rope_type if isinstance(rotary.rope_type, dict) else {"": rotary.rope_type}
     for rope in types.values():
         if "dynamic" in rope or (rope == "longrope" and positions > original_positions(rotary.config)):
             raise Unfit(f"its rotary embedding ({rope}) changes with the length of the input")
     device = next(iter(rotary.buffers())).device
     like = torch.zeros(1, dtype=torch.float32, device=device)
-    at = torch.arange(positions, device=device)[None]
-    found = {kind: rotary(like, at, *([kind] if kind else [])) for kind in (kinds or ("",))}
-    return {kind: (cos[0].contiguous(), sin[0].contiguous()) for kind, (cos, sin) in found.items()}
+    return rotary(like, torch.arange(positions, device=device)[None], *([kind] if kind else []))
 
 
 def original_positions(config: Any) -> int:
@@ -219,10 +228,11 @@ def split_layer(
     has_head_norms: bool = False,
     offset: bool = False,
     router: Callable[[Any], RouterParts] = softmax_router,
+    mlp: DenseParts | MixtureParts | None = None,
 ) -> LayerParts:
     """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.
 
-    `router` reads that of a mixture off the layer's second half.
+    `router` reads that of a mixture off the layer's second half; `mlp` is this half where it is built otherwise.
     """
     attention = layer.self_attn
     return LayerParts(
@@ -236,7 +246,7 @@ def split_layer(
         output=attention.o_proj,
         attention_out_norm=None,
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
-        mlp=mlp_of(layer.mlp, router, activation=activation_of(activation)),
+        mlp=mlp or mlp_of(layer.mlp, router, activation=activation_of(activation)),
         mlp_out_norm=None,
     )
 
@@ -261,14 +271,26 @@ def dense_of(mlp: Any, *, activation: Activation) -> DenseParts:
 
 
 def common_model(
-    model: Any, *, positions: int, layers: Sequence[LayerParts], offset: bool = False, kinds: Sequence[str] = ()
+    model: Any,
+    *,
+    positions: int,
+    layers: Sequence[LayerParts],
+    offset: bool = False,
+    kinds: Sequence[str] = (),
+    tables: Tables | None = None,
 ) -> ModelParts:
-    """A model of the common build around its layers; `kinds` are those of its tables of positions."""
+    """A model of the common build around its layers; `kinds` are those of its tables of positions, or `tables` these.
+
+    A model without a rotary module has none.
+    """
     decoder, head = decoder_of(model), model.get_output_embeddings()
+    if tables is None:
+        rotary = decoder.rotary_emb
+        tables = {} if rotary is None else tables_of(rotary, positions=positions, kinds=kinds)
     return ModelParts(
         embedding=bare(decoder.embed_tokens).weight.detach(),
         embedding_scale=1.0,
-        tables=tables_of(decoder.rotary_emb, positions=positions, kinds=kinds),
+        tables=tables,
         layers=tuple(layers),
         norm=norm_of(decoder.norm, offset=offset),
         head=bare(head).weight.detach(),

@@ -26,7 +26,7 @@ def parts(model: Any, *, positions: int) -> ModelParts:
         raise Unfit("its attention looks ahead")
     has_tables = isinstance(decoder.rotary_emb.rope_type, dict)
     layers = [_layer(layer, config, has_tables=has_tables) for layer in decoder.layers]
-    kinds = sorted({layer.rotary for layer in layers}) if has_tables else ()
+    kinds = sorted({each.rotary for each in layers if each.rotary is not None}) if has_tables else ()
     whole = common_model(model, positions=positions, layers=layers, offset=True, kinds=kinds)
     embedding = bare(decoder.embed_tokens)
     return replace(

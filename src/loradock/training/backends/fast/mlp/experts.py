@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from loradock.model.experts import layout, peft_layers
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.linear import ADAPTER
 from loradock.training.backends.fast.weights import DenseRoom, FrozenExperts
@@ -59,7 +60,10 @@ class Pairs:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ExpertAdapters:
-    """LoRA on one matrix of every expert: [experts, r, in] and [out, r, experts], as they are read and as gradients."""
+    """LoRA on one matrix of every expert: [experts, r, in] and [out, r, experts], as they are read and as gradients.
+
+    Where PEFT reads a transposed matrix across, its A is our B and its B our A.
+    """
 
     a: torch.Tensor
     b: torch.Tensor
@@ -72,12 +76,11 @@ class ExpertAdapters:
         a, b = wrapper.lora_A[ADAPTER].weight, wrapper.lora_B[ADAPTER].weight
         count = wrapper.num_experts
         shape_a, shape_b = (count, a.shape[0] // count, a.shape[1]), (b.shape[0], b.shape[1] // count, count)
-        return cls(
-            a=adapters.view(adapters.working, [a], shape_a),
-            b=adapters.view(adapters.working, [b], shape_b),
-            fresh_a=adapters.view(adapters.fresh, [a], shape_a),
-            fresh_b=adapters.view(adapters.fresh, [b], shape_b),
-        )
+        first = [adapters.view(flat, [a], shape_a) for flat in (adapters.working, adapters.fresh)]
+        second = [adapters.view(flat, [b], shape_b) for flat in (adapters.working, adapters.fresh)]
+        if peft_layers.is_read_across(wrapper):
+            first, second = ([each.permute(2, 1, 0) for each in side] for side in (second, first))
+        return cls(a=first[0], b=second[0], fresh_a=first[1], fresh_b=second[1])
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -94,8 +97,9 @@ class Frozen3D:
     @classmethod
     def of(cls, experts: Any, key: str) -> Frozen3D:
         """That of transformers' module of experts by its name."""
-        bias = getattr(experts, f"{key}_bias").detach() if experts.has_bias else None
-        return cls(weights=getattr(experts, key), is_transposed=experts.is_transposed, bias=bias)
+        lies = layout.of(experts)
+        bias = getattr(experts, f"{key}_bias").detach() if lies.has_bias else None
+        return cls(weights=getattr(experts, key), is_transposed=lies.is_transposed, bias=bias)
 
 
 def expert_parameters(wrapper: Any) -> list[torch.nn.Parameter]:
@@ -153,7 +157,7 @@ class ExpertLinear:
         """h alone, [P, r]; None without an adapter."""
         if self.adapters is None:
             return None
-        a = self.adapters.a
+        a = self.adapters.a.contiguous()
         h = x.new_empty(len(x), a.shape[1])
         for expert, rows in pairs.spans:
             torch.mm(x[rows], a[expert].t(), out=h[rows])
@@ -172,10 +176,11 @@ class ExpertLinear:
     def backward_input(self, dy: torch.Tensor, dh: torch.Tensor | None, pairs: Pairs) -> torch.Tensor:
         """dx [P, in]."""
         dx = dy.new_empty(len(dy), self.inputs)
+        a = None if self.adapters is None else self.adapters.a.contiguous()
         for expert, rows in pairs.spans:
             torch.mm(dy[rows], self.matrix(expert, dy.dtype), out=dx[rows])
-            if self.adapters is not None and dh is not None:
-                dx[rows].addmm_(dh[rows], self.adapters.a[expert])
+            if a is not None and dh is not None:
+                dx[rows].addmm_(dh[rows], a[expert])
         return dx
 
     def backward_b(self, dy: torch.Tensor, h: torch.Tensor | None, pairs: Pairs) -> None:
@@ -192,6 +197,9 @@ class ExpertLinear:
         """The gradients of A from dh [P, r] and x [P, in]."""
         if self.adapters is None or dh is None:
             return
-        self.adapters.fresh_a.zero_()
+        fresh = self.adapters.fresh_a
+        gradient = fresh.zero_() if fresh.is_contiguous() else dh.new_zeros(fresh.shape)
         for expert, rows in pairs.spans:
-            torch.mm(dh[rows].t(), x[rows], out=self.adapters.fresh_a[expert])
+            torch.mm(dh[rows].t(), x[rows], out=gradient[expert])
+        if gradient is not fresh:
+            fresh.copy_(gradient)

@@ -5,6 +5,9 @@ A shared expert's output comes to it: `shared`.
 Pairs of token and expert lie sorted by expert, so that each matrix is dense once a pass, for its own tokens. Gate,
 weights and sums are of all pairs at once. No token is dropped, and an expert without one is not computed. The gradient
 of w_tk is dy_t times the expert's output, which is not kept: it equals that of act * up, unweighted, times act * up.
+
+Llama 4's experts have w_tk x_t for x_t, and outputs that are summed as they are. There the gradient of w_tk is that of
+an expert's input times x_t.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class Mixture:
             ExpertLinear(Frozen3D.of(experts, key), wrappers.get(key), adapters, room) for key in layout.GATED
         )
         self.count = experts.num_experts
+        self.scales_inputs = layout.of(experts).scales_inputs
         self.router = Router(parts.router, balance, layer=index)
         self.gate: Gate = (
             Clamped(kernels=kernels, alpha=parts.activation.alpha, limit=parts.activation.limit)
@@ -85,7 +89,7 @@ class Mixture:
         """See `base.Mlp`."""
         routed = self.router.forward(normed)
         pairs = Pairs.of(routed.experts, count=self.count)
-        gate_up, h = self.gate_up.forward(normed.index_select(0, pairs.tokens), pairs)
+        gate_up, h = self.gate_up.forward(self._inputs(normed, routed, pairs), pairs)
         of_shared = None if self.shared is None else self.shared.first(normed, batch)
         return routed, pairs, gate_up, h, self.gate.forward(gate_up), of_shared
 
@@ -94,7 +98,7 @@ class Mixture:
         routed, pairs, gate_up, h, product, of_shared = halfway
         self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
-        y = pairs.summed(y.mul_(sorted_weights(routed, pairs, y.dtype)))
+        y = pairs.summed(y if self.scales_inputs else y.mul_(sorted_weights(routed, pairs, y.dtype)))
         kept = None
         if self.shared is not None and of_shared is not None:
             of_all, kept = self.shared.second(of_shared, batch)
@@ -119,9 +123,33 @@ class Mixture:
         if self.shared is not None and saved.shared is not None:
             of_shared = self.shared.backward(dy, saved.shared, normed, batch)
         weights = sorted_weights(routed, pairs, dy.dtype)
+        dweights = self._down_backward(dy, saved, None if self.scales_inputs else weights)
+        if saved.h is not None:
+            self.gate_up.backward_b(gate_up, saved.h, pairs)
+        dh = self.gate_up.backward_h(gate_up, pairs)
+        if dh is not None:
+            self.gate_up.backward_a(dh, self._inputs(normed(), routed, pairs), pairs)
+        dn = self.gate_up.backward_input(gate_up, dh, pairs)
+        if self.scales_inputs:
+            dweights = normed().index_select(0, pairs.tokens).mul_(dn).sum(dim=1, dtype=torch.float32)
+            dn.mul_(weights)
+        dn = pairs.summed(dn)
+        if of_shared is not None:
+            dn.add_(of_shared)
+        by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
+        return self.router.backward_(dn, by_token, routed)
+
+    def _inputs(self, normed: torch.Tensor, routed: Routed, pairs: Pairs) -> torch.Tensor:
+        """What goes into the experts, [P, hidden], new."""
+        rows = normed.index_select(0, pairs.tokens)
+        return rows.mul_(sorted_weights(routed, pairs, rows.dtype)) if self.scales_inputs else rows
+
+    def _down_backward(self, dy: torch.Tensor, saved: MixtureKept, weights: torch.Tensor | None) -> torch.Tensor:
+        """From the output's gradient to gate and up's, in their place; that of the outputs' weights [P, 1], float32."""
+        pairs, gate_up = saved.pairs, saved.gate_up
         dy = dy.index_select(0, pairs.tokens)
         if saved.h_down is not None:
-            self.down.backward_b(dy, saved.h_down * weights, pairs)
+            self.down.backward_b(dy, saved.h_down if weights is None else saved.h_down * weights, pairs)
         dh = self.down.backward_h(dy, pairs)
         dproduct = self.down.backward_input(dy, dh, pairs)
         along_bias = None if self.down.bias is None else self.down.along_bias(dy, pairs)
@@ -129,20 +157,12 @@ class Mixture:
         dweights = self.gate.forward(gate_up).mul_(dproduct).sum(dim=1, dtype=torch.float32)
         if along_bias is not None:
             dweights += along_bias
-        product = self.gate.backward_(dproduct.mul_(weights), gate_up)
+        if weights is not None:
+            dproduct.mul_(weights)
+        product = self.gate.backward_(dproduct, gate_up)
         if dh is not None:
-            self.down.backward_a(dh.mul_(weights), product, pairs)
-        del dproduct, product
-        if saved.h is not None:
-            self.gate_up.backward_b(gate_up, saved.h, pairs)
-        dh = self.gate_up.backward_h(gate_up, pairs)
-        if dh is not None:
-            self.gate_up.backward_a(dh, normed().index_select(0, pairs.tokens), pairs)
-        dn = pairs.summed(self.gate_up.backward_input(gate_up, dh, pairs))
-        if of_shared is not None:
-            dn.add_(of_shared)
-        by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
-        return self.router.backward_(dn, by_token, routed)
+            self.down.backward_a(dh if weights is None else dh.mul_(weights), product, pairs)
+        return dweights
 
     def linears(self) -> tuple[LinearGroup, ...]:
         """See `base.Mlp`."""

@@ -138,7 +138,7 @@ class Router:
         dtype = self.dtype(x)
         logits = linear(x.to(dtype), parts.weight.to(dtype), None if parts.bias is None else parts.bias.to(dtype))
         scores = scores_of(logits, parts.scores)
-        experts = self.balance.choice(self.preferred(scores), layer=self.layer)
+        experts = self.balance.choice(self.preferred(logits, scores), layer=self.layer)
         weights = scores.gather(1, experts)
         if parts.scores == "logits":
             weights = torch.softmax(weights, dim=-1)
@@ -151,9 +151,11 @@ class Router:
             spread=self.spread(logits, scores, experts) if self.balance.sums is not None else None,
         )
 
-    def preferred(self, scores: torch.Tensor) -> torch.Tensor:
+    def preferred(self, logits: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The experts of the highest scores, corrected and in the best groups, int64 [T, K]."""
         parts = self.parts
+        if parts.scores == "sigmoid" and parts.correction is None and parts.groups is None:
+            scores = logits.float()  # these still differ where sigmoids are 1
         if parts.correction is not None:
             scores = scores + parts.correction
         if parts.groups is not None:

@@ -1,0 +1,46 @@
+"""Granite 3 and 4: a Llama or a Mixtral with multipliers of embedding, halves and logits; some turn no positions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from loradock.training.backends.fast.families.base import (
+    DenseParts,
+    LayerParts,
+    MixtureParts,
+    ModelParts,
+    RouterParts,
+    activation_of,
+    common_model,
+    decoder_of,
+    split_layer,
+)
+
+
+def parts(model: Any, *, positions: int) -> ModelParts:
+    """See `families.read`."""
+    decoder = decoder_of(model)
+    config = decoder.config
+    layers = [_layer(layer, config, is_turned=decoder.rotary_emb is not None) for layer in decoder.layers]
+    return replace(
+        common_model(model, positions=positions, layers=layers),
+        embedding_scale=float(config.embedding_multiplier),
+        logit_scale=1.0 / config.logits_scaling,
+    )
+
+
+def _layer(layer: Any, config: Any, *, is_turned: bool) -> LayerParts:
+    common = split_layer(layer, config, window=None, activation=config.hidden_act, mlp=_mlp(layer, config))
+    return replace(common, rotary="" if is_turned else None, residual_scale=float(layer.residual_multiplier))
+
+
+def _mlp(layer: Any, config: Any) -> DenseParts | MixtureParts | None:
+    """Experts, an MLP that every token goes through, or both; None for an MLP of the common build."""
+    mixture, every = getattr(layer, "block_sparse_moe", None), getattr(layer, "shared_mlp", None)
+    activation = activation_of(config.hidden_act)
+    shared = every and DenseParts(gate_up=(every.input_linear,), activation=activation, down=every.output_linear)
+    if mixture is None:
+        return shared
+    router = RouterParts(weight=mixture.router.weight.detach(), active=mixture.router.top_k, scores="logits")
+    return MixtureParts(router=router, experts=mixture.experts, activation=activation, shared=shared)
