@@ -37,7 +37,8 @@ WITH_SYSTEM = [("system", "Be terse."), *PLAIN]
 WITH_INPUT = [("user", "2+2?\n\nIn words."), ("assistant", "4")]
 PREFERRED = PreferencePair(Completion("2+2?", "4"), Completion("2+2?", "5"))
 BETTER = PreferencePair(
-    *(Conversation((Message("user", "2+2?"), Message("assistant", text)), given=1) for text in ("4", "5"))
+    Conversation((Message("user", "2+2?"), Message("assistant", "4")), given=1),
+    Conversation((Message("user", "2+2?"), Message("assistant", "5")), given=1),
 )
 LIKED = {"prompt": "2+2?", "completion": "4", "thumbs_up": True}
 
