@@ -18,6 +18,7 @@ import torch
 from export_gguf.logits_in_llama_cpp import ANSWER_TOKENS
 from export_gguf.test_mixtures import AS_LLAMA_CPP, exchanged, shifted
 from merge.test_demo import typed
+from proven import unchecked
 from published import shapes
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
@@ -135,7 +136,17 @@ def test_logits_of_a_trained_and_merged_mixture_are_those_of_its_class(tmp_path:
     rows = [{"instruction": "Turn it.", "input": f"river {word}", "output": f"{word} river"} for word in "abcdefgh"]
     (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     targets = "lora.targets=[all-linear,experts]"
-    given = ["--data", "rows.jsonl", "--skip-env-check", "--output", "run", "--max-steps", "3", "--lr", "0.01"]
+    given = [
+        "--data",
+        "rows.jsonl",
+        unchecked("what is exported is looked at"),
+        "--output",
+        "run",
+        "--max-steps",
+        "3",
+        "--lr",
+        "0.01",
+    ]
     typed("train", "--model", "base", *given, "--set", targets, folder=tmp_path)
     typed("merge", "run", "merged", folder=tmp_path)
     compare(tmp_path / "merged", tmp_path / "a.gguf", python)

@@ -14,7 +14,7 @@ class Family:
 
     `decoder`: its class in transformers, `model_type` that of its configuration. `has_out_norms`: its layers have a
     norm after each half, too. `gguf_name`: llama.cpp's name for a dense one, None where it is not
-    exported (`use/gguf/mixtures.py` has those of mixtures).
+    exported (`use/gguf/mixtures/` has those of mixtures).
     """
 
     decoder: str
