@@ -119,7 +119,7 @@ def lay_out_whole(model: Any, *, storage: torch.dtype) -> None:
 
 
 def comes_again(module: Any, key: str) -> bool:
-    """Whether a backward pass is to read this parameter anew."""
+    """Whether a backward pass is to read this parameter again."""
     column = of(module).get(key)
     return column is not None and column.comes_again
 

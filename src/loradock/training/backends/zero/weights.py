@@ -12,6 +12,7 @@ from bitsandbytes.nn import Linear4bit
 from peft.tuners.lora.layer import ParamWrapper
 
 from loradock.catalog.storages import NF4
+from loradock.model.experts import column
 from loradock.model.spread import GUARD, PART, gathered, lay_experts_out
 from loradock.training.backends.zero.sharding import load, replaced
 
@@ -57,6 +58,10 @@ class Arriving(torch.nn.Module):
 def check_packed(model: Any, *, mode: str) -> None:
     """EnvironmentUnfit where a weight that was quantised is not held as NF4 any more, once it is cut."""
     for name, layer in model.named_modules():
+        for key, lies in column.of(layer).items():
+            held, stored = getattr(layer, key).ds_numel, lies.numbers
+            if held != stored:
+                raise replaced(mode, f"{name}.{key} is {held:,} bytes, and its experts in NF4 take {stored:,}")
         if not isinstance(layer, Linear4bit):
             continue
         weight, state = cast("Any", layer.weight), cast("Any", layer.quant_state)
