@@ -265,20 +265,6 @@ def unreachable_words(kinds: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AttentionShape:
-    """The attention of a model, by its config. The defaults are those of a common 8B model.
-
-    `window` is the sliding window in tokens; `softcap` bounds the scores before the softmax (Gemma 2).
-    """
-
-    heads: int = 32
-    key_value_heads: int = 8
-    head_size: int = 128
-    window: int | None = None
-    softcap: float | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
 class DataFacts:
     """The prepared data set. Tokens are counted after truncation to `limit_tokens`, the longest row allowed.
 

@@ -15,8 +15,9 @@ from loradock.env_check.compute.implementations import implementations
 from loradock.env_check.compute.places import Device
 from loradock.env_check.compute.verdict import Trial
 from loradock.env_check.remedies import as_locked
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.model.attention_shape import AttentionShape
 from loradock.model.nf4 import CODE_BOOK, clear_of_ties, codes, rebuilt
 
 CPU = Device(device="cpu", dtype="float32")

@@ -9,9 +9,10 @@ import pytest
 
 from loradock.env_check.base import Intent
 from loradock.env_check.compute import attention_kernels, tiny_model, training
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import nf4
+from loradock.model.attention_shape import AttentionShape
 from loradock.plan.plan import Decision, draft
 
 # Query heads over key-value heads, and head size, as published: SmolLM2-135M, Qwen2.5-0.5B and 7B, Phi-2, Falcon-7B.

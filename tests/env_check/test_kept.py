@@ -24,11 +24,12 @@ from loradock.env_check.child import Looked
 from loradock.env_check.kept import NAME, Kept
 from loradock.env_check.subjects import SUBJECTS
 from loradock.env_check.system.cache_places import inductor_default
-from loradock.facts import AttentionShape, Facts, Gpu
+from loradock.facts import Facts, Gpu
 from loradock.machine import Host, marks
 from loradock.machine.answers import GpuState
 from loradock.machine.library_variables import of_a_training
 from loradock.machine.lockfile import pins
+from loradock.model.attention_shape import AttentionShape
 from loradock.plan.plan import Decision, Plan, draft
 
 KEPT = tuple(check for check in CHECKS if "moment" not in check.depends_on)

@@ -11,9 +11,9 @@ import pytest
 from loradock.config.schema import RunConfig
 from loradock.config.sections.model import ModelConfig
 from loradock.env_check.intent import intent
-from loradock.facts import AttentionShape
 from loradock.machine import Host
 from loradock.model import attention_shape
+from loradock.model.attention_shape import AttentionShape
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from loradock.errors import EnvironmentUnfit, LoradockError
-from loradock.facts import AttentionShape, Facts, ModelFacts
+from loradock.facts import Facts, ModelFacts
 from loradock.machine import Host
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from loradock.config.schema import RunConfig

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from loradock.env_check.base import Intent
 from loradock.errors import InputMissing
-from loradock.facts import AttentionShape
 from loradock.machine import Host
 from loradock.model import attention_shape
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     from loradock.config.schema import RunConfig

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from loradock.errors import LoradockError
-from loradock.facts import AttentionShape
 from loradock.model import hub_cache
 from loradock.model.files import json_object
 
@@ -26,6 +26,20 @@ LEFT_OUT: dict[str, dict[str, Any]] = {
 }
 # Before its new decoder, Falcon counts heads of keys in another way: one for all, or one for each.
 ONE_KEY_FOR_ALL = {"falcon", "RefinedWebModel", "RefinedWeb", "gpt_bigcode"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionShape:
+    """The attention of a model, by its config. The defaults are those of a common 8B model.
+
+    `window` is the sliding window in tokens; `softcap` bounds the scores before the softmax (Gemma 2).
+    """
+
+    heads: int = 32
+    key_value_heads: int = 8
+    head_size: int = 128
+    window: int | None = None
+    softcap: float | None = None
 
 
 def of_model(name: str, revision: str | None, *, environ: Mapping[str, str]) -> AttentionShape | None:

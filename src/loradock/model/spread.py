@@ -16,6 +16,7 @@ from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit
 from loradock.model import architecture
 from loradock.model.experts import layout, loading
+from loradock.model.experts.layout import PART
 from loradock.model.source import reading_config
 from loradock.model.weight_files import WeightFiles
 
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from loradock.model.experts.storage import NF4Experts
     from loradock.model.source import BaseModel
 
-PART = "part_of_this_process"
 COLUMN = "column_of_the_parts"
 GUARD = "guard_of_stand_ins"
 

@@ -6,10 +6,10 @@ Pure: it never touches the machine. What is decided is carried out in the backen
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TypeVar
 
-from loradock.catalog import engines, optimizers
+from loradock.catalog import engines
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError
 from loradock.facts import DataFacts, Facts, ModelFacts
@@ -156,37 +156,6 @@ class Context:
             has_dropout=self.config.lora.dropout > 0,
             runtime_bytes=self.runtime_bytes,
         )
-
-    def smallest_bytes(self, *, mode: str, cpu_offload: bool) -> dict[str, int]:
-        """Bytes by component of the least that a process needs when they share the model by `mode`.
-
-        One row, all layers recomputed, where nothing else was asked for. What is decided later is taken as it
-        would be.
-        """
-        train = self.config.train
-        choice = [engine for engine in engines.serving(mode) if self.config.engine in ("auto", engine.name)]
-        engine = next((engine for engine in choice if not self.obstacle(engine.cannot)), engines.serving(mode)[-1])
-        guess = {
-            "parallel": mode,
-            "cpu_offload": cpu_offload,
-            "engine": engine.name,
-            "packing": engine.always_packs if train.packing == "auto" else train.packing,
-            "attention": "flash_attention_2" if self.on_gpu and "flash-attn" in self.facts.packages else "sdpa",
-        }
-        smallest = replace(self, plan=self.plan.supposing(**guess))
-        is_paged = self.on_gpu and optimizers.SMALLEST.name in engine.optimizers and train.optimizer == "auto"
-        return smallest.expected_bytes(
-            micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
-            checkpointing=True if train.checkpointing == "auto" else self.asked_layers(train.checkpointing),
-            optimizer=optimizers.SMALLEST.name if is_paged else optimizers.named(train.optimizer).name,
-        )
-
-    def host_bytes(self, *, mode: str) -> int:
-        """Host memory of a process whose part of the model lives there."""
-        supposed = replace(self, plan=self.plan.supposing(attention="sdpa"))
-        setting = supposed.sharded_setting(True, optimizer=optimizers.DEFAULT.name)
-        sharing = sharded.Sharing(mode=mode, processes=self.facts.world_size, cpu_offload=True)
-        return sharded.host_bytes(self.model, setting=setting, sharing=sharing)
 
     @property
     def engine(self) -> engines.Engine:

@@ -10,7 +10,7 @@ from loradock.errors import ConfigError, OutOfMemory
 from loradock.facts import DESCRIBED, DataFacts, Facts, ModelFacts
 from loradock.plan import gpu_table, pass_shape
 from loradock.plan.context import Context
-from loradock.plan.knobs import held_passes, knob
+from loradock.plan.knobs import held_passes, knob, parallel
 from loradock.plan.plan import KNOBS, Plan, draft
 
 SHORTEST_TOKENS = 1024
@@ -127,7 +127,7 @@ def host_bytes(plan: Plan, config: RunConfig, *, facts: Facts) -> int:
     """Bytes of host memory that each process needs for what does not live on its GPU; 0 where all of it does."""
     if not plan.cpu_offload.value:
         return 0
-    return context_of(plan, config, facts=facts).host_bytes(mode=plan.parallel.value)
+    return parallel.host_bytes(context_of(plan, config, facts=facts), mode=plan.parallel.value)
 
 
 def context_of(plan: Plan, config: RunConfig, *, facts: Facts) -> Context:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, rope, trainer
+from loradock.config.other_tools import peft, precision, rope, trainer
 from loradock.config.other_tools.base import (
     HELD_OUT_HUB,
     Tool,
@@ -220,8 +220,8 @@ TOOL = Tool(
     },
     finish=(
         adapter,
-        trainer.quantised(),
-        trainer.dtype("torch_dtype"),
+        precision.quantised(),
+        precision.dtype("torch_dtype"),
         trainer.batches(micro="micro_batch_size"),
         trainer.schedule(kind="lr_scheduler"),
         *trainer.FINISH,

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, rope, trainer
+from loradock.config.other_tools import peft, precision, rope, trainer
 from loradock.config.other_tools.base import (
     Tool,
     Translation,
@@ -166,8 +166,8 @@ TOOL = Tool(
     finish=(
         kind,
         datasets,
-        trainer.quantised(bits="quantization_bit"),
-        trainer.dtype(),
+        precision.quantised(bits="quantization_bit"),
+        precision.dtype(),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
         trainer.cut_rows,

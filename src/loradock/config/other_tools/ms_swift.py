@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.config.other_tools import peft, rope, trainer
+from loradock.config.other_tools import peft, precision, rope, trainer
 from loradock.config.other_tools.base import (
     HELD_OUT_HUB,
     Tool,
@@ -123,8 +123,8 @@ TOOL = Tool(
     finish=(
         kind,
         sources,
-        trainer.quantised(bits="quant_bits"),
-        trainer.dtype("torch_dtype", "bnb_4bit_compute_dtype"),
+        precision.quantised(bits="quant_bits"),
+        precision.dtype("torch_dtype", "bnb_4bit_compute_dtype"),
         trainer.schedule(),
         *trainer.FINISH,
     ),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from loradock.config.other_tools import peft, trainer
+from loradock.config.other_tools import peft, precision, trainer
 from loradock.config.other_tools.base import (
     Tool,
     Translation,
@@ -92,8 +92,8 @@ TOOL = Tool(
         kind,
         sources,
         preferring_by_loss,
-        trainer.quantised(),
-        trainer.dtype("dtype", "torch_dtype"),
+        precision.quantised(),
+        precision.dtype("dtype", "torch_dtype"),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
         trainer.cut_rows,

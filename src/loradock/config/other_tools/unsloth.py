@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from loradock.config.other_tools import peft, rope, trainer
+from loradock.config.other_tools import peft, precision, rope, trainer
 from loradock.config.other_tools.base import (
     Tool,
     Translation,
@@ -210,8 +210,8 @@ TOOL = Tool(
         learned,
         parts_trained,
         whole_modules,
-        trainer.quantised(),
-        trainer.dtype("dtype"),
+        precision.quantised(),
+        precision.dtype("dtype"),
         trainer.batches(micro="per_device_train_batch_size"),
         trainer.schedule(),
         trainer.cut_rows,

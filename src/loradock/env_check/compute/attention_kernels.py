@@ -11,8 +11,9 @@ from loradock.env_check.compute.exact_attention import LENGTH, Case, attend, cas
 from loradock.env_check.compute.implementations import Implementation, implementations, is_incapable, wanted
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.remedies import as_locked, train_with
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loradock.facts import AttentionShape
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

@@ -17,9 +17,10 @@ from loradock.env_check.compute.exact_attention import cases
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.compute.training import RATE, SCALE, STEPS, Target, fault
 from loradock.env_check.remedies import as_locked
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model import nf4
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

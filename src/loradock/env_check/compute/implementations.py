@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from loradock.env_check.base import Intent
 from loradock.env_check.compute.exact_attention import Case
 from loradock.env_check.compute.places import Device
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

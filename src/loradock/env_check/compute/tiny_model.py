@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from loradock.env_check.compute.exact_attention import LENGTH, LONGEST_WINDOW, Case, attend
 from loradock.env_check.compute.places import Device
-from loradock.facts import AttentionShape
 from loradock.model import nf4
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

@@ -16,8 +16,9 @@ from loradock.env_check.compute.implementations import BACKENDS, implementations
 from loradock.env_check.compute.places import Device, at_each, first_line, is_full
 from loradock.env_check.compute.verdict import RAISES, Trial, judge
 from loradock.env_check.remedies import as_locked
-from loradock.facts import AttentionShape, Facts
+from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.model.attention_shape import AttentionShape
 
 if TYPE_CHECKING:
     import torch

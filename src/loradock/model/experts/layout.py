@@ -18,6 +18,8 @@ GATED, PLAIN = ("gate_up_proj", "down_proj"), ("up_proj", "down_proj")
 
 COLUMNS = "nf4_columns"
 """Of a module whose experts are cut among processes: how each parameter lies, by its name (`model.experts.column`)."""
+PART = "part_of_this_process"
+"""Of a parameter that is cut among processes: what this one has read of it (`model.spread`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

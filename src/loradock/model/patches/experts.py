@@ -19,10 +19,12 @@ def apply(model: Any) -> int:
     """Compute experts by `model.experts.forward` where they are in NF4 or cut; returns in how many layers they are."""
     from loradock.model.experts import forward, layout, llama4, peft_layers
     from loradock.model.experts.storage import NF4Experts
-    from loradock.model.spread import PART
 
     llama4.put_into(model)
-    if any(isinstance(each.parameter, NF4Experts) or hasattr(each.parameter, PART) for each in layout.matrices(model)):
+    if any(
+        isinstance(each.parameter, NF4Experts) or hasattr(each.parameter, layout.PART)
+        for each in layout.matrices(model)
+    ):
         peft_layers.install()
         return forward.install(model)
     return 0

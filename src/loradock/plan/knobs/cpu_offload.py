@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from loradock.errors import ConfigError, OutOfMemory
 from loradock.plan.context import Context, asked
+from loradock.plan.knobs.parallel import host_bytes, smallest_bytes
 from loradock.plan.memory.base import of_memory
 from loradock.plan.plan import Decision
 
@@ -21,7 +22,7 @@ def decide(context: Context) -> Decision[bool]:
     if obstacle:
         return Decision(name=NAME, value=False, why=obstacle)
     have = context.memory_bytes
-    need, with_it = (context.smallest_bytes(mode=mode, cpu_offload=offloads)["total"] for offloads in (False, True))
+    need, with_it = (smallest_bytes(context, mode=mode, cpu_offload=offloads)["total"] for offloads in (False, True))
     if need <= have:
         return Decision(name=NAME, value=False, why=f"one row needs about {of_memory(need, have)} on each GPU")
     if with_it > have:
@@ -30,7 +31,7 @@ def decide(context: Context) -> Decision[bool]:
             f"that shard the model, and {with_it / 2**30:.1f} GiB with its weights in host memory",
             hint=f"--set data.max_length={max(64, context.data.limit_tokens // 2)}, more or larger GPUs",
         )
-    host = context.host_bytes(mode=mode) / 2**30
+    host = host_bytes(context, mode=mode) / 2**30
     why = (
         f"one row needs about {of_memory(need, have)} without it; with it {with_it / 2**30:.1f} GiB, "
         f"and {host:.1f} GiB of host memory a process"

@@ -5,10 +5,13 @@ The number of parameters decides nothing; the memory that one row needs, against
 
 from __future__ import annotations
 
-from loradock.catalog import engines
+from dataclasses import replace
+
+from loradock.catalog import engines, optimizers
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, EnvironmentUnfit, OutOfMemory
 from loradock.plan.context import Context, asked
+from loradock.plan.memory import sharded
 from loradock.plan.memory.base import of_memory
 from loradock.plan.plan import Decision
 
@@ -53,9 +56,42 @@ def check_processes(config: RunConfig, processes: int) -> None:
         )
 
 
+def smallest_bytes(context: Context, *, mode: str, cpu_offload: bool) -> dict[str, int]:
+    """Bytes by component of the least that a process needs when they share the model by `mode`.
+
+    One row, all layers recomputed, where nothing else was asked for. What is decided later is taken as it
+    would be.
+    """
+    train = context.config.train
+    choice = [engine for engine in engines.serving(mode) if context.config.engine in ("auto", engine.name)]
+    engine = next((engine for engine in choice if not context.obstacle(engine.cannot)), engines.serving(mode)[-1])
+    guess = {
+        "parallel": mode,
+        "cpu_offload": cpu_offload,
+        "engine": engine.name,
+        "packing": engine.always_packs if train.packing == "auto" else train.packing,
+        "attention": "flash_attention_2" if context.on_gpu and "flash-attn" in context.facts.packages else "sdpa",
+    }
+    smallest = replace(context, plan=context.plan.supposing(**guess))
+    is_paged = context.on_gpu and optimizers.SMALLEST.name in engine.optimizers and train.optimizer == "auto"
+    return smallest.expected_bytes(
+        micro_batch=1 if train.micro_batch == "auto" else train.micro_batch,
+        checkpointing=True if train.checkpointing == "auto" else context.asked_layers(train.checkpointing),
+        optimizer=optimizers.SMALLEST.name if is_paged else optimizers.named(train.optimizer).name,
+    )
+
+
+def host_bytes(context: Context, *, mode: str) -> int:
+    """Host memory of a process whose part of the model lives there."""
+    supposed = replace(context, plan=context.plan.supposing(attention="sdpa"))
+    setting = supposed.sharded_setting(True, optimizer=optimizers.DEFAULT.name)
+    sharing = sharded.Sharing(mode=mode, processes=context.facts.world_size, cpu_offload=True)
+    return sharded.host_bytes(context.model, setting=setting, sharing=sharing)
+
+
 def _decide_by_memory(context: Context) -> Decision[str]:
     engine, have = context.config.engine, context.memory_bytes
-    need = context.smallest_bytes(mode="ddp", cpu_offload=False)["total"]
+    need = smallest_bytes(context, mode="ddp", cpu_offload=False)["total"]
     weights = context.model.parameters
     count = f"{weights / 1e9:.1f}B" if weights >= LEAST_BILLIONS * 1e9 else f"{weights:,}"
     size = f"{count} weights, about {of_memory(need, have)} for one row on one GPU"

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from loradock.config.sections.model import ModelConfig
 from loradock.errors import InputMissing, ModelError
-from loradock.model import adapter_tensors, opening, patterns, reward_head
+from loradock.model import adapter_tensors, load, opening, patterns, reward_head
 from loradock.model.adapter_files import HINT, check, first_line
 from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
+from loradock.model.experts import layout
 from loradock.model.patches import BUILDING
 from loradock.model.source import BaseModel
 from loradock.model.spread import skeleton
@@ -253,3 +255,20 @@ def _own(layer: Any) -> Iterator[tuple[Any, str, torch.nn.Parameter]]:
         if name.partition(".")[0] != "base_layer":
             for key, parameter in module.named_parameters(recurse=False):
                 yield module, key, parameter
+
+
+def quantised_weights(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype) -> dict[str, bool]:
+    """The weights that transformers quantises, as its own quantiser chooses; True for those of Conv1D."""
+    from bitsandbytes.nn import Linear4bit
+    from transformers.pytorch_utils import Conv1D
+    from transformers.quantizers.auto import AutoHfQuantizer
+
+    model = empty(base)
+    quantiser: Any = AutoHfQuantizer.from_config(load.quantization(model_config, dtype), pre_quantized=False)
+    quantiser.preprocess_model(model=model, device_map={"": "cpu"})
+    linears = {
+        f"{name}.weight": issubclass(getattr(module, "source_cls", type(None)), Conv1D)
+        for name, module in model.named_modules()
+        if isinstance(module, Linear4bit)
+    }
+    return linears | {matrices.name: False for matrices in layout.matrices(model)}

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import ModelError
-from loradock.model import load, names, prequantised, reward_head, whole
+from loradock.model import names, prequantised, reward_head, whole
 from loradock.model.experts import layout
 from loradock.model.source import BaseModel
 from loradock.use.merge import tensors
-from loradock.use.merge.adapted import Adapted, adapted, empty
+from loradock.use.merge.adapted import Adapted, adapted, empty, quantised_weights
 from loradock.use.merge.experts import Place
 from loradock.use.merge.tensors import Entry, Slot
 
@@ -117,7 +117,7 @@ def make(
     adapted_base = adapted(base, adapter)
     prequantised.check(base.config, base.weight_files, asked, directory=base.directory)
     is_quantised_here = onto == "trained" and asked.storage.is_dequantised and not prequantised.is_nf4(base.config)
-    quantised = _quantised(base, asked, load_dtype) if is_quantised_here else {}
+    quantised = quantised_weights(base, asked, load_dtype) if is_quantised_here else {}
     files = tensors.of_base(base)
     entry_of = {entry.name: entry for entries in files.values() for entry in entries}
     model = empty(base)
@@ -265,23 +265,6 @@ def _kind(
     if is_quantised or entry.parts:
         return "dequantise", code
     return ("copy" if code == entry.dtype else "cast"), code
-
-
-def _quantised(base: BaseModel, model_config: ModelConfig, dtype: torch.dtype) -> dict[str, bool]:
-    """The weights that transformers quantises, as its own quantiser chooses; True for those of Conv1D."""
-    from bitsandbytes.nn import Linear4bit
-    from transformers.pytorch_utils import Conv1D
-    from transformers.quantizers.auto import AutoHfQuantizer
-
-    model = empty(base)
-    quantiser: Any = AutoHfQuantizer.from_config(load.quantization(model_config, dtype), pre_quantized=False)
-    quantiser.preprocess_model(model=model, device_map={"": "cpu"})
-    linears = {
-        f"{name}.weight": issubclass(getattr(module, "source_cls", type(None)), Conv1D)
-        for name, module in model.named_modules()
-        if isinstance(module, Linear4bit)
-    }
-    return linears | {matrices.name: False for matrices in layout.matrices(model)}
 
 
 def _refuse_absent(base: BaseModel, *, wanted: set[str], there: set[str], found: Adapted) -> None:

@@ -77,7 +77,7 @@ def test_what_is_read_part_by_part_is_what_the_library_loads(kind: str, tmp_path
     }
     spread.lay_experts_out(found)
     for name, module, key, parameter in spread.own_parameters(found):
-        part = getattr(parameter, spread.PART)
+        part = getattr(parameter, layout.PART)
         if isinstance(wanted[name], NF4Experts):
             assert same(column.of(module)[key].weights(part), wanted[name]), name
         else:

@@ -17,6 +17,7 @@ from loradock.errors import EnvironmentUnfit, ModelError
 from loradock.model import load as loading
 from loradock.model import source, spread
 from loradock.model.adapters import attach, restore, state, trainable
+from loradock.model.experts import layout
 from loradock.training.backends.fsdp import adapters, sharding
 from loradock.training.backends.fsdp.optimizer import ShardedAdamW
 
@@ -36,7 +37,7 @@ def adapted(model: Path) -> Any:
 
 
 def own_parts(model: Any) -> list[tuple[str, Any, str, Any]]:
-    return [each for each in spread.own_parameters(model) if hasattr(each[3], spread.PART)]
+    return [each for each in spread.own_parameters(model) if hasattr(each[3], layout.PART)]
 
 
 @pytest.mark.parametrize("double_quant", ["true", "false"])
@@ -50,7 +51,7 @@ def test_what_is_read_part_by_part_is_what_the_library_loads(
     wanted = dict(expected.named_parameters())
     found = spread_out(untied, asked)
     for name, _, _, parameter in spread.own_parameters(found):
-        part = getattr(parameter, spread.PART)
+        part = getattr(parameter, layout.PART)
         assert torch.equal(part.view(torch.uint8).flatten(), wanted[name].detach().view(torch.uint8).flatten()), name
         if (state := getattr(parameter, "quant_state", None)) is not None:
             assert torch.equal(state.absmax, wanted[name].quant_state.absmax), name
@@ -91,7 +92,7 @@ def test_files_that_name_weights_otherwise_or_hold_others_are_refused(tmp_path: 
 def test_a_sharded_model_has_a_group_a_layer_and_dtensors_only(kind: str, request: pytest.FixtureRequest) -> None:
     """Tied embedding and head are the root's, else a group each; what was read is not copied."""
     model = adapted(request.getfixturevalue(kind))
-    read = {name: getattr(each, spread.PART).data_ptr() for name, _, _, each in own_parts(model)}
+    read = {name: getattr(each, layout.PART).data_ptr() for name, _, _, each in own_parts(model)}
     share = sharding.shard(model, cpu_offload=False)
     parameters: list[Any] = list(spread.own_parameters(model))
     assert {name: each.to_local().data_ptr() for name, _, _, each in parameters if name in read} == read

@@ -20,7 +20,8 @@ from torch.distributed.tensor import DTensor
 
 from loradock.errors import EnvironmentUnfit
 from loradock.model import reward_head
-from loradock.model.spread import GUARD, PART, decoder_layers, lay_experts_out, own_parameters
+from loradock.model.experts.layout import PART
+from loradock.model.spread import GUARD, decoder_layers, lay_experts_out, own_parameters
 
 EXCHANGES = ("pre_forward", "pre_backward", "post_backward", "finalize_backward")
 """Methods of a group of FSDP's in which it asks for what others have, and waits until it has come."""

@@ -13,7 +13,8 @@ from peft.tuners.lora.layer import ParamWrapper
 
 from loradock.catalog.storages import NF4
 from loradock.model.experts import column
-from loradock.model.spread import GUARD, PART, gathered, lay_experts_out
+from loradock.model.experts.layout import PART
+from loradock.model.spread import GUARD, gathered, lay_experts_out
 from loradock.training.backends.zero.sharding import load, replaced
 
 
