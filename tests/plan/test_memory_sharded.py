@@ -109,12 +109,14 @@ def test_experts_are_cut_with_their_scales_and_a_layer_of_them_is_gathered_with_
 
 
 def test_eager_attention_keeps_the_scores_of_all_heads_here_too() -> None:
-    batch, sharing = Batch(rows=1, length=1024), Sharing(mode="fsdp", processes=8)
+    model, batch = replace(LLAMA, heads=64), Batch(rows=1, length=1024)
+    sharing = Sharing(mode="fsdp", processes=8)
     fused, eager = (
-        sharded.parts(LLAMA, batch, setting=setting(LLAMA, attention=attention), sharing=sharing)["activations"]
+        sharded.parts(model, batch, setting=setting(model, checkpointed=0, attention=attention), sharing=sharing)
         for attention in ("sdpa", "eager")
     )
-    assert eager - fused == (1 + 3) * LLAMA.heads * 1024**2 * 2 > 0
+    scores = 64 * 1024**2 * 2
+    assert eager["activations"] - fused["activations"] == (model.layers + 3) * scores
 
 
 def test_activations_do_not_depend_on_how_many_share_and_fewer_checkpointed_layers_keep_more() -> None:

@@ -101,14 +101,14 @@ def dtypes_of(model: Any, dtype: torch.dtype) -> dict[str, torch.dtype]:
     """{name: dtype in which transformers loads it} of a bare model's weights and buffers; some stay in 32 bits."""
     from transformers.core_model_loading import build_glob_alternation
 
-    every = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    found = {name: each.dtype for name, each in every}
+    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    dtypes = {name: each.dtype for name, each in tensors}
     plan = model._get_dtype_plan(dtype)
     if plan:
         pattern, plan_of_group, _ = build_glob_alternation(list(plan))
-        matches = {name: pattern.search(name) for name in found}
-        found |= {name: plan[plan_of_group[match.lastgroup]] for name, match in matches.items() if match}
-    return found
+        matches = {name: pattern.search(name) for name in dtypes}
+        dtypes |= {name: plan[plan_of_group[match.lastgroup]] for name, match in matches.items() if match}
+    return dtypes
 
 
 def make_quantised(model: Any, model_config: ModelConfig, *, dtype: torch.dtype, storage: torch.dtype) -> None:

@@ -65,11 +65,11 @@ class WeightFiles:
         pieces = self.pieces.get(name)
         if pieces is None:
             file = self.file_of(name)
-            held = self.holder[file].get_slice(file)
-            if tuple(held.get_shape()) != tuple(shape):
-                raise self.misshapen(file, held.get_shape(), shape)
+            view = self.holder[file].get_slice(file)
+            if tuple(view.get_shape()) != tuple(shape):
+                raise self.misshapen(file, view.get_shape(), shape)
             for expert in range(shape[0]):
-                yield self.checked(file, held[expert], shape[1:])
+                yield self.checked(file, view[expert], shape[1:])
             return
         parts = 1 + max(part for _, part in pieces)
         if len(pieces) != shape[0] * parts:

@@ -60,9 +60,9 @@ def check_packed(model: Any, *, mode: str) -> None:
     """EnvironmentUnfit where a weight that was quantised is not held as NF4 any more, once it is cut."""
     for name, layer in model.named_modules():
         for key, lies in column.of(layer).items():
-            held, stored = getattr(layer, key).ds_numel, lies.numbers
-            if held != stored:
-                raise replaced(mode, f"{name}.{key} is {held:,} bytes, and its experts in NF4 take {stored:,}")
+            numbers, size_bytes = getattr(layer, key).ds_numel, lies.numbers
+            if numbers != size_bytes:
+                raise replaced(mode, f"{name}.{key} is {numbers:,} bytes, and its experts in NF4 take {size_bytes:,}")
         if not isinstance(layer, Linear4bit):
             continue
         weight, state = cast("Any", layer.weight), cast("Any", layer.quant_state)
