@@ -14,8 +14,8 @@ WHY = "its attention's scale grows from a pack's start, not a document's, where 
 UNEVEN = data(mean=100, longest=1024)
 
 
-def chunked(limit: int | None = 8191) -> ModelFacts:
-    return replace(models()["mistral-7b"], decoder="Llama4TextModel", pack_limit=limit)
+def chunked(limit: int | None = 8191, decoder: str = "OfNoFamily") -> ModelFacts:
+    return replace(models()["mistral-7b"], decoder=decoder, pack_limit=limit)
 
 
 def test_a_pack_is_no_longer_than_the_models_code_computes_as_rows() -> None:
@@ -35,3 +35,9 @@ def test_rows_are_padded_where_a_pack_that_was_asked_for_is_longer() -> None:
     assert long_rows.packing.value is False
     with pytest.raises(ConfigError, match=r"train\.packing cannot be used with .*more than 1,000 tokens"):
         planned(model=chunked(1000), data=UNEVEN, config=config(train={"packing": True}))
+
+
+def test_a_pack_of_the_fast_engine_which_counts_by_document_has_any_length() -> None:
+    model = chunked(decoder="Llama4TextModel")
+    plan = planned(facts=machine("h200"), model=model, data=UNEVEN, config=config(train={"micro_batch": 16}))
+    assert (plan.engine.value, plan.packing.value) == ("fast", True)
