@@ -161,6 +161,13 @@ def test_a_mixture_that_llama_cpp_would_compute_otherwise_is_refused(
         metadata.read(AutoConfig.for_model(kind, **settings))
 
 
+def test_bounds_of_yarn_that_llama_cpp_does_not_read_are_refused() -> None:
+    rope = {"rope_type": "yarn", "rope_theta": 1e5, "factor": 8.0, "original_max_position_embeddings": 64}
+    metadata.read(AutoConfig.for_model("mixtral", rope_parameters={**rope, "beta_fast": 32.0}))
+    with pytest.raises(ModelError, match="beta_fast and beta_slow"):
+        metadata.read(AutoConfig.for_model("mixtral", rope_parameters={**rope, "beta_fast": 8.0}))
+
+
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [("phimoe", "only llama, mistral"), ("deepseek_v32", "no names for its indexer"), ("gemma4", "not compared")],

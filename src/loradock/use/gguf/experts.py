@@ -53,8 +53,7 @@ def sources(base: BaseModel, mixture: Mixture) -> list[Source]:
         if name in plain:
             made[name] = list(_of_one(plain[name], entries[key], mixture, changes))
     for name, by_part in _pieces(model, entries).items():
-        of_pieces = list(_of_pieces(plain[name], by_part, experts=shapes[name][0]))
-        if of_pieces:
+        if name in plain and (of_pieces := list(_of_pieces(plain[name], by_part, experts=shapes[name][0]))):
             made[name] = of_pieces
     if missing := sorted(shapes.keys() - made.keys()):
         others = f" and {len(missing) - 1} more" if missing[1:] else ""

@@ -77,6 +77,9 @@ def read(config: Any) -> Shape:
         raise ModelError(
             f"rotary embeddings of kind {kind} are not exported to GGUF here", hint="llama.cpp's converter"
         )
+    if kind == "yarn" and (rope.get("beta_fast") or 32, rope.get("beta_slow") or 1) != (32, 1):
+        what = "beta_fast and beta_slow of YaRN are 32 and 1 in llama.cpp, which does not read them from a file"
+        raise ModelError(what, hint="serve it by transformers or vLLM")
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     context = config.max_position_embeddings
     cuts = architecture in WINDOWED
