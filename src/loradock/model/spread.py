@@ -64,7 +64,7 @@ def read(
             if id(parameter) not in placed:
                 place = Place(count=count, rank=rank, device=kept_on if id(module) in layers else device)
                 if model_config.storage.is_quantised and loading.is_of_experts(model, name):
-                    experts = (each.to(device=device, dtype=dtype) for each in files.experts(name, parameter.shape))
+                    experts = (expert.to(device=device, dtype=dtype) for expert in files.experts(name, parameter.shape))
                     weights = NF4Experts.quantised(experts, double_quant=model_config.double_quant)
                     placed[id(parameter)] = stand_in_of_experts(weights, storage=storage, place=place)
                 else:

@@ -48,18 +48,18 @@ def sources(base: BaseModel, mixture: Mixture) -> list[Source]:
     shapes = {name: tuple(value.shape) for name, value in model.state_dict().items() if name in plain}
     entries = {entry.name: entry for file in base.weight_files for entry in tensors.entries(file)}
     changes = mixture.changes(base.config.get_text_config(decoder=True))
-    made: dict[str, list[Source]] = {}
+    sources: dict[str, list[Source]] = {}
     for key, name in names.in_model(model, entries).items():
         if name in plain:
-            made[name] = list(_of_one(plain[name], entries[key], mixture, changes))
+            sources[name] = list(_of_one(plain[name], entries[key], mixture, changes))
     for name, by_part in _pieces(model, entries).items():
         if name in plain and (of_pieces := list(_of_pieces(plain[name], by_part, experts=shapes[name][0]))):
-            made[name] = of_pieces
-    if missing := sorted(shapes.keys() - made.keys()):
+            sources[name] = of_pieces
+    if missing := sorted(shapes.keys() - sources.keys()):
         others = f" and {len(missing) - 1} more" if missing[1:] else ""
         what = f"the files of {base.directory} lack {missing[0]}, or a part of it{others}"
         raise ModelError(what, hint="merge again: loradock merge")
-    return [each for name in shapes for each in made[name]]
+    return [tensor for name in shapes for tensor in sources[name]]
 
 
 def _pieces(model: Any, entries: Mapping[str, Entry]) -> dict[str, dict[int, dict[int, Entry]]]:
@@ -80,25 +80,25 @@ def _plain_names(model: Any) -> dict[str, str]:
 
 def _changed(name: str, entry: Entry, changes: Changes) -> Iterator[Source]:
     """Those of a tensor that no expert has."""
-    made = next((of_ending for ending, of_ending in changes.items() if name.endswith(ending)), None)
-    if made is None:
+    derived = next((of_ending for ending, of_ending in changes.items() if name.endswith(ending)), None)
+    if derived is None:
         yield Source(name=name, parts=(entry,))
         return
     layer = name.removeprefix("model.layers.").partition(".")[0]
-    for ending, take in made:
+    for ending, take in derived:
         yield Source(name=f"blk.{layer}.{ending}" if ending else name, parts=(entry,), take=take)
 
 
 def _of_one(name: str, entry: Entry, mixture: Mixture, changes: Changes) -> Iterator[Source]:
     """Those of a tensor that is one weight of the class; of all experts, where it is theirs."""
-    if found := CORRECTION.fullmatch(name):
-        yield Source(name=f"blk.{found[1]}.exp_probs_b.bias", parts=(entry,), take=lambda value: value.flatten())
+    if match := CORRECTION.fullmatch(name):
+        yield Source(name=f"blk.{match[1]}.exp_probs_b.bias", parts=(entry,), take=lambda value: value.flatten())
         return
-    found = OF_EXPERTS.fullmatch(name)
-    if not found:
+    match = OF_EXPERTS.fullmatch(name)
+    if not match:
         yield from _changed(name, entry, changes)
         return
-    layer, matrix, bias = found.groups()
+    layer, matrix, bias = match.groups()
     parts = tuple(_of_expert(entry, expert) for expert in range(entry.shape[0]))
     turn = mixture.is_transposed and not bias
     kinds = KINDS[matrix]
@@ -111,10 +111,10 @@ def _of_one(name: str, entry: Entry, mixture: Mixture, changes: Changes) -> Iter
 def _of_pieces(name: str, by_part: Mapping[int, Mapping[int, Entry]], *, experts: int) -> Iterator[Source]:
     """Those of a weight whose experts, and gate and up of each, are tensors of their own in the files; none where one
     of them is missing."""
-    found = OF_EXPERTS.fullmatch(name)
-    if not found:
+    match = OF_EXPERTS.fullmatch(name)
+    if not match:
         raise ModelError(f"{name} is of experts by a name that is not known here", hint="llama.cpp's converter")
-    layer, matrix, _ = found.groups()
+    layer, matrix, _ = match.groups()
     kinds = KINDS[matrix]
     if len(by_part) < len(kinds) or any(len(by_expert) != experts for by_expert in by_part.values()):
         return

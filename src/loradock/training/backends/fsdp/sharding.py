@@ -141,16 +141,16 @@ def check(model: Any) -> Share:
     if plain:
         raise replaced(f"{plain} of {len(layers)} decoder layers are no FSDP modules: every process keeps them whole")
     parameters = dict(model.named_parameters())
-    whole = [name for name, each in parameters.items() if not isinstance(each, DTensor)]
+    whole = [name for name, parameter in parameters.items() if not isinstance(parameter, DTensor)]
     if whole:
         raise replaced(f"{len(whole)} parameters are no DTensors ({whole[0]}): every process keeps them whole")
-    local = sum(bytes_of(each.to_local()) for each in parameters.values())
-    most = sum(largest_part(each, count) for each in parameters.values())
+    local = sum(bytes_of(parameter.to_local()) for parameter in parameters.values())
+    most = sum(largest_part(parameter, count) for parameter in parameters.values())
     if local > most:
         raise replaced(f"this process holds {local:,} bytes, and its part has at most {most:,}")
     return Share(
         local_bytes=local,
-        whole_bytes=sum(bytes_of(each) for each in parameters.values()),
+        whole_bytes=sum(bytes_of(parameter) for parameter in parameters.values()),
         scale_bytes=scale_bytes(model),
         groups=sum(isinstance(module, FSDPModule) for module in model.modules()),
         processes=count,
