@@ -34,6 +34,8 @@ from loradock.machine import Host, probe
 from loradock.use.evaluation.items import of_data
 
 SAID = {"role": "user", "content": "Two and two?"}
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
+SAID_AGAIN = {"role": "user", "content": "And again?"}
 SYSTEM = {"role": "system", "content": "Be terse."}
 
 
@@ -77,6 +79,13 @@ FORMS: dict[str, tuple[dict[str, Any], Any]] = {
             "rejected": [SAID, answer("4"), SAID, answer("5")],
         },
         [*ASKED, ("assistant", "4"), *ASKED],
+    ),
+    "turns before whole conversations": (
+        {"prompt": [SAID, answer("4")], "chosen": [SAID_AGAIN, answer("4")], "rejected": [SAID_AGAIN, answer("5")]},
+        [*ASKED, ("assistant", "4"), ("user", "And again?")],
+    ),
+    "turns that whole conversations begin with": (
+        {"messages": [SAID], "chosen": [SAID, answer("4")], "rejected": [SAID, answer("5")]}, ASKED
     ),
     "hh-rlhf": (
         {
@@ -413,3 +422,19 @@ def test_a_margin_that_float32_does_not_hold_is_left_out_as_the_hint_says(
     assert setting == f"data.sources.0.ignore=[{name}]"
     first, second = loaded(path, fields=fields, ignore=[name])
     assert first == second
+
+
+def test_two_questions_of_a_row_are_refused_and_the_hint_leaves_one_out(tmp_path: Path) -> None:
+    """Of a column of turns: it was dropped without a word."""
+    row = {"prompt": [SAID], "chosen": [SAID_AGAIN, answer("4")], "rejected": [SAID_AGAIN, answer("5")]}
+    (problem,) = loaded(written(tmp_path / "rows.jsonl", row))
+    assert problem.what == "prompt ends with a question, and chosen begins with another: which of them is answered?"
+    assert "ignore=[prompt]" in problem.hint
+
+
+def test_a_call_of_a_tool_may_end_the_prompt_of_its_result(tmp_path: Path) -> None:
+    result = {"role": "tool", "content": "4"}
+    row = {"prompt": [SAID, CALL], "chosen": [result, answer("4")], "rejected": [result, answer("5")]}
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
+    assert [turn.role for turn in sample.chosen.messages] == ["user", "assistant", "tool", "assistant"]
+    assert sample.chosen.given == 2

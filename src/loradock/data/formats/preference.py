@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from loradock.data.formats.base import Completion, Conversation, Format, Message, PreferencePair
+from loradock.data.formats.base import Completion, Conversation, Format, Message, PreferencePair, Role
 from loradock.data.formats.fields import (
     Row,
     RowError,
@@ -92,13 +92,26 @@ def _of_turns(chosen: tuple[Message, ...], rejected: tuple[Message, ...], row: R
         if not turns:
             raise RowError(f"{name} is empty: there is nothing to prefer")
     if not any(turn.role in ("user", "system") for turn in (*chosen, *rejected)):
-        prompt = _prompt(row)
+        prompt = _prompt(row, before=chosen[0].role)
         turns = ((Message("user", prompt),) if prompt else ()) if isinstance(prompt, str) else prompt
         return PreferencePair(_talk(turns, chosen, row), _talk(turns, rejected, row))
     alike = min(common_length(chosen, rejected), len(chosen) - 1, len(rejected) - 1)
     if not alike:
         raise RowError("chosen and rejected begin with different turns: they answer no common prompt")
-    return PreferencePair(_talk(chosen[:alike], chosen[alike:], row), _talk(rejected[:alike], rejected[alike:], row))
+    prompt = (*_turns_before(chosen, row), *chosen[:alike])
+    return PreferencePair(_talk(prompt, chosen[alike:], row), _talk(prompt, rejected[alike:], row))
+
+
+def _turns_before(chosen: tuple[Message, ...], row: Row) -> tuple[Message, ...]:
+    """Turns of a prompt's column that were said before whole conversations; none where these begin with them."""
+    name = next((name for name in ASKING if is_list(row.get(name)) and is_filled(row.get(name))), None)
+    turns = messages_of(row[name], name) if name else ()
+    if not turns or common_length(turns, chosen):
+        return ()
+    if name and turns[-1].role == chosen[0].role == "user":
+        what = f"{name} ends with a question, and chosen begins with another: which of them is answered?"
+        raise RowError(what, ignorable=name)
+    return turns
 
 
 def _talk(prompt: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> Conversation:
@@ -110,8 +123,11 @@ def _talk(prompt: tuple[Message, ...], turns: tuple[Message, ...], row: Row) -> 
     return with_tools(replace(talk, given=len(prompt) + is_preceded), row)
 
 
-def _prompt(row: Row) -> str | tuple[Message, ...]:
-    """What both answers answer: a text that is read as it stands, or turns. "" where the row names none."""
+def _prompt(row: Row, *, before: Role = "assistant") -> str | tuple[Message, ...]:
+    """What both answers answer: a text that is read as it stands, or turns. "" where the row names none.
+
+    `before`: whose turn is the first of what follows, so that a call of a tool may stand before its result.
+    """
     filled = [name for name in ASKING if is_filled(row.get(name))]
     if len(filled) > 1:
         raise RowError(f"columns {' and '.join(map(repr, filled))} both hold a prompt: keep one of them (ignore)")
@@ -119,7 +135,7 @@ def _prompt(row: Row) -> str | tuple[Message, ...]:
         value = row[name]
         if is_list(value):
             turns = messages_of(value, name)
-            if turns and turns[-1].role == "assistant":
+            if turns and turns[-1].role == before == "assistant" and not turns[-1].calls:
                 raise RowError(
                     f"{name} ends with an answer, and the answers to compare stand beside it: a prompt ends with what "
                     "they answer",

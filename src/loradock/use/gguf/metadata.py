@@ -22,6 +22,14 @@ WINDOWED = ("gemma3", "gpt-oss")
 """Of these llama.cpp cuts attention at the window, in the layers that have one."""
 PERMUTED = ("llama", "granitemoe", "granitehybrid")
 """Of these llama.cpp rotates neighbours in place of halves, so rows of queries and keys lie in another order."""
+WITH_FREQUENCIES = ("llama", "llama4")
+"""Of these llama.cpp reads rope_freqs.weight, Llama 3.1's factors; it loads no file of another that has it."""
+SCALED_LOGITS = ("deepseek2", "mistral4")
+"""Of these YaRN's mscale_all_dim scales the scores of attention, and nothing the rotary embedding."""
+ACTIVATIONS = {"gemma3_text": "gelu_pytorch_tanh", "nemotron_h": "relu2"}
+"""Built into llama.cpp by transformers' model_type; of all others SiLU."""
+ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "mlp_hidden_act")
+YARN_BETAS = (32, 1)
 Put = Callable[[str, Any], None]
 
 
@@ -73,13 +81,11 @@ def read(config: Any) -> Shape:
     if mixture:
         refuse_other_mixture(config, mixture)
     kind, turned = rope.get("rope_type", "default"), rope.get("partial_rotary_factor", 1.0)
-    if kind not in ("default", "linear", "yarn", "llama3") or (turned != 1.0 and not (mixture and mixture.turns_part)):
-        raise ModelError(
-            f"rotary embeddings of kind {kind} are not exported to GGUF here", hint="llama.cpp's converter"
-        )
-    if kind == "yarn" and (rope.get("beta_fast") or 32, rope.get("beta_slow") or 1) != (32, 1):
-        what = "beta_fast and beta_slow of YaRN are 32 and 1 in llama.cpp, which does not read them from a file"
-        raise ModelError(what, hint="serve it by transformers or vLLM")
+    kinds = ("default", "linear", "yarn", *(["llama3"] if architecture in WITH_FREQUENCIES else []))
+    if kind not in kinds or (turned != 1.0 and not (mixture and mixture.turns_part)):
+        what = f"rotary embeddings of kind {kind} are not exported to GGUF here for {config.model_type}"
+        raise ModelError(what, hint="llama.cpp's converter")
+    refuse_other_built_in(config, rope, has_scaled_logits=architecture in SCALED_LOGITS)
     window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
     context = config.max_position_embeddings
     cuts = architecture in WINDOWED
@@ -109,6 +115,39 @@ def refuse_other_mixture(config: Any, mixture: Mixture) -> None:
     if keys := [key for key, differs in mixture.differences(config).items() if differs]:
         what = f"this {config.model_type} is not one that llama.cpp computes: {', '.join(keys)} of config.json"
         raise ModelError(what, hint="serve it by transformers or vLLM")
+
+
+def refuse_other_built_in(config: Any, rope: Mapping[str, Any], *, has_scaled_logits: bool) -> None:
+    """ModelError for an activation or numbers of YaRN that llama.cpp has built in otherwise and reads from no file."""
+    activation = ACTIVATIONS.get(config.model_type, "silu")
+    keys = [key for key in ACTIVATION_KEYS if getattr(config, key, activation) != activation]
+    if rope.get("rope_type") == "yarn":
+        keys += other_yarn(rope, has_scaled_logits=has_scaled_logits)
+    if keys:
+        what = f"llama.cpp has {', '.join(keys)} of config.json built in otherwise, and reads it from no file"
+        raise ModelError(what, hint="serve it by transformers or vLLM")
+
+
+def other_yarn(rope: Mapping[str, Any], *, has_scaled_logits: bool) -> list[str]:
+    """The keys of YaRN (Peng et al. 2023) by which transformers turns heads otherwise than llama.cpp."""
+    betas = (rope.get("beta_fast") or YARN_BETAS[0], rope.get("beta_slow") or YARN_BETAS[1])
+    keys = ["beta_fast", "beta_slow"] if betas != YARN_BETAS else []
+    if rope.get("factor") is None:
+        return [*keys, "factor"]
+    built_in, factor = mscale(rope["factor"], 1.0), rope.get("attention_factor")
+    scale, scale_of_all = rope.get("mscale"), rope.get("mscale_all_dim")
+    if scale and scale_of_all:
+        implied = mscale(rope["factor"], scale) / mscale(rope["factor"], scale_of_all)
+        built_in = implied if has_scaled_logits else built_in
+        keys += ["mscale"] if factor is None and not math.isclose(implied, built_in, rel_tol=1e-6) else []
+    if factor is not None and not math.isclose(factor, built_in, rel_tol=1e-6):
+        keys.append("attention_factor")
+    return keys
+
+
+def mscale(factor: float, scale: float) -> float:
+    """What YaRN multiplies the rotary embedding with."""
+    return 1.0 if factor <= 1 else 0.1 * scale * math.log(factor) + 1.0
 
 
 def refuse_other_gemma(config: Any, rope: dict[str, Any]) -> None:

@@ -72,6 +72,7 @@ def not_granite_hybrid(config: Any) -> dict[str, bool]:
         "num_local_experts": not config.num_local_experts,
         "layer_types": all(kind in ATTENTION for kind in config.layer_types),
         "mamba_proj_bias": bool(config.mamba_proj_bias),
+        "shared_intermediate_size": not config.shared_intermediate_size,
         "attention_bias": bool(config.attention_bias),
     }
 

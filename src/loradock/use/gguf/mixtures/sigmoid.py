@@ -36,8 +36,9 @@ def glm_seeing(config: Any) -> dict[str, Any]:
 
 
 def dots(config: Any) -> dict[str, bool]:
-    """llama.cpp has a head of keys for each of queries, and no tied head."""
-    return {"num_key_value_heads": config.num_key_value_heads != config.num_attention_heads} | not_tied(config)
+    """llama.cpp has a head of keys for each of queries, no biases of attention, and no tied head."""
+    heads = config.num_key_value_heads != config.num_attention_heads
+    return {"num_key_value_heads": heads, "attention_bias": bool(config.attention_bias)} | not_tied(config)
 
 
 def not_tied(config: Any) -> dict[str, bool]:
