@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 # Raise it whenever the same rows would give other tokens or masks than before.
-PREPARATION_VERSION = 7
-NEW = "prepared data are made again: version 7 leaves out what Parquet adds to calls of tools, else as before"
+PREPARATION_VERSION = 8
+NEW = "prepared data are made again: version 8 keeps turns before compared conversations, else as before"
 """What is new in this version, said where an entry of the one before it lies in the cache."""
 BYTES_PER_WORKER = 16 << 20
 WORKER_MEMORY_BYTES = 768 << 20
