@@ -153,6 +153,7 @@ def test_a_model_whose_files_lack_an_expert_is_refused(tmp_path: Path) -> None:
         ("ernie4_5_moe", {"moe_layer_interval": 2}, "moe_layer_interval"),
         ("deepseek_v2", {"topk_method": "group_limited_greedy"}, "topk_method"),
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
+        ("deepseek_v3", {"num_hidden_layers": 27}, "num_hidden_layers"),
         ("qwen3_next", {"layer_types": ["linear_attention"] * 48}, "layer_types"),
         ("granitemoehybrid", {"num_local_experts": 0}, "num_local_experts"),
         ("granitemoehybrid", {"shared_intermediate_size": 0}, "shared_intermediate_size"),
@@ -186,6 +187,8 @@ SAME_SCALES = {"mscale": 1.0, "mscale_all_dim": 1.0}
         ("qwen3", SAME_SCALES, "mscale"),
         ("deepseek_v3", SAME_SCALES, None),
         ("deepseek_v3", {**SAME_SCALES, "attention_factor": 1.2}, "attention_factor"),
+        ("deepseek_v3", {"mscale": 1.0}, "mscale_all_dim"),
+        ("deepseek_v3", {}, "mscale_all_dim"),
     ],
 )
 def test_numbers_of_yarn_that_llama_cpp_does_not_read_are_refused(

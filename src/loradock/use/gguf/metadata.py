@@ -25,7 +25,7 @@ PERMUTED = ("llama", "granitemoe", "granitehybrid")
 WITH_FREQUENCIES = ("llama", "llama4")
 """Of these llama.cpp reads rope_freqs.weight, Llama 3.1's factors; it loads no file of another that has it."""
 SCALED_LOGITS = ("deepseek2", "mistral4")
-"""Of these YaRN's mscale_all_dim scales the scores of attention, and nothing the rotary embedding."""
+"""Of these llama.cpp scales attention's scores by YaRN's mscale_all_dim, and never the rotary embedding."""
 ACTIVATIONS = {"gemma3_text": "gelu_pytorch_tanh", "nemotron_h": "relu2"}
 """Built into llama.cpp by transformers' model_type; of all others SiLU."""
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "mlp_hidden_act")
@@ -134,14 +134,13 @@ def other_yarn(rope: Mapping[str, Any], *, has_scaled_logits: bool) -> list[str]
     keys = ["beta_fast", "beta_slow"] if betas != YARN_BETAS else []
     if rope.get("factor") is None:
         return [*keys, "factor"]
-    built_in, factor = mscale(rope["factor"], 1.0), rope.get("attention_factor")
-    scale, scale_of_all = rope.get("mscale"), rope.get("mscale_all_dim")
+    whole, scale, scale_of_all = mscale(rope["factor"], 1.0), rope.get("mscale"), rope.get("mscale_all_dim")
+    implied = whole
     if scale and scale_of_all:
         implied = mscale(rope["factor"], scale) / mscale(rope["factor"], scale_of_all)
-        built_in = implied if has_scaled_logits else built_in
-        keys += ["mscale"] if factor is None and not math.isclose(implied, built_in, rel_tol=1e-6) else []
-    if factor is not None and not math.isclose(factor, built_in, rel_tol=1e-6):
-        keys.append("attention_factor")
+    factor = rope.get("attention_factor")
+    if not math.isclose(implied if factor is None else factor, 1.0 if has_scaled_logits else whole, rel_tol=1e-6):
+        keys += ["mscale", "mscale_all_dim"] if factor is None else ["attention_factor"]
     return keys
 
 

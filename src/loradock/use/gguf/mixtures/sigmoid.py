@@ -6,6 +6,9 @@ from typing import Any
 
 from loradock.use.gguf.mixtures.softmax import mixtral
 
+LAYERS_OF_LITE = (26, 27)
+"""llama.cpp takes a model with so many layers for DeepSeek-V2-Lite, whose queries are not compressed."""
+
 
 def groups(config: Any) -> dict[str, Any]:
     """Experts are chosen from some groups of them alone."""
@@ -74,10 +77,9 @@ def compressed(config: Any) -> dict[str, Any]:
 
 def not_compressed(config: Any) -> dict[str, bool]:
     """What of attention that is compressed llama.cpp would compute otherwise."""
-    rope = config.rope_parameters
     return {
         "rope_interleave": not getattr(config, "rope_interleave", True),
-        "rope_scaling": rope.get("mscale", 1.0) != rope.get("mscale_all_dim", rope.get("mscale", 1.0)),
+        "num_hidden_layers": bool(config.q_lora_rank) and config.num_hidden_layers in LAYERS_OF_LITE,
         "attention_bias": bool(config.attention_bias),
     }
 
