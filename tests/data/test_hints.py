@@ -93,9 +93,10 @@ FOLLOWED: dict[str, list[tuple[list[dict[str, Any]], dict[str, Any], Any]]] = {
         ([{"prompt": "2+2?", "winner": "4", "loser": "5"}], {}, PREFERRED),
         ([{"prompt": "2+2?", "response_j": "4", "response_k": "5"}], {}, PREFERRED),
     ],
-    "formats/preference._prompt": [
+    "formats/turns.refuse_answered": [
         ([{"messages": TALK, "responses": ["4", "5"], "scores": [9, 2]}], {"format": "scored-responses"}, BETTER),
         ([{"prompt": TALK, "chosen": "4", "rejected": "5"}], {}, BETTER),
+        ([{"prompt": TALK, "completion": [ANSWERED]}], {}, PLAIN),
         (
             [{"prompt": [SAID], "chosen": "4", "rejected": "5"}, {"prompt": TALK, "chosen": "4", "rejected": "5"}],
             {},

@@ -121,6 +121,7 @@ def test_each_form_is_a_prompt_with_two_answers(form: str, tmp_path: Path) -> No
         ({"chosen": [SAID, answer("4")], "rejected": [SYSTEM, answer("5")]}, "begin with different turns"),
         ({"question": "a", "prompt": "b", "chosen": "c", "rejected": "d"}, "both hold a prompt"),
         ({"chosen": [SAID, answer("4")], "rejected": "5"}, "chosen is a list and rejected is text"),
+        ({"messages": [SAID, answer("4"), answer("4")], "rejected_response": "5"}, "ends with two answers"),
         ({"messages": [SAID], "rejected_response": "5"}, "does not end with an assistant's answer"),
     ],
 )

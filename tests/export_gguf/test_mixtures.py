@@ -140,6 +140,9 @@ def test_a_model_whose_files_lack_an_expert_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "a.gguf").exists()
 
 
+RECURRENT = ["mamba"] * 31 + ["attention"]
+
+
 @pytest.mark.parametrize(
     ("kind", "settings", "key"),
     [
@@ -155,8 +158,7 @@ def test_a_model_whose_files_lack_an_expert_is_refused(tmp_path: Path) -> None:
         ("deepseek_v3", {"rope_interleave": False}, "rope_interleave"),
         ("deepseek_v3", {"num_hidden_layers": 27}, "num_hidden_layers"),
         ("qwen3_next", {"layer_types": ["linear_attention"] * 48}, "layer_types"),
-        ("granitemoehybrid", {"num_local_experts": 0}, "num_local_experts"),
-        ("granitemoehybrid", {"shared_intermediate_size": 0}, "shared_intermediate_size"),
+        ("granitemoehybrid", {"shared_intermediate_size": 0, "layer_types": RECURRENT}, "shared_intermediate_size"),
         ("dots1", {"attention_bias": True}, "attention_bias"),
         ("nemotron_h", {"moe_latent_size": 64}, "moe_latent_size"),
         ("llama4_text", {"attention_chunk_size": 4096}, "attention_chunk_size"),
@@ -167,6 +169,13 @@ def test_a_mixture_that_llama_cpp_would_compute_otherwise_is_refused(
 ) -> None:
     with pytest.raises(ModelError, match=rf"not one that llama.cpp computes: .*{key}"):
         metadata.read(AutoConfig.for_model(kind, **settings))
+
+
+@pytest.mark.parametrize("settings", [{"num_local_experts": 0}, {"layer_types": ["attention"] * 32}])
+def test_a_granite_4_without_experts_or_state_spaces_is_left_to_llama_cpps_converter(settings: dict[str, Any]) -> None:
+    settings = {"layer_types": RECURRENT, "num_local_experts": 8, **settings}
+    with pytest.raises(ModelError, match="with state spaces and experts alone"):
+        metadata.read(AutoConfig.for_model("granitemoehybrid", **settings))
 
 
 LLAMA3 = {

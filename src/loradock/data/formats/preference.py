@@ -27,7 +27,7 @@ from loradock.data.formats.fields import (
     value_of,
 )
 from loradock.data.formats.tools import with_tools
-from loradock.data.formats.turns import UP_TO_THE_QUESTION, conversation, messages_of, with_system
+from loradock.data.formats.turns import conversation, messages_of, refuse_answered, with_system
 
 ASKING = ("conversations", "messages", "instruction", "question", "prompt")
 """Columns that hold the prompt of both answers; one of them, unless the answers hold it themselves."""
@@ -135,12 +135,7 @@ def _prompt(row: Row, *, before: Role = "assistant") -> str | tuple[Message, ...
         value = row[name]
         if is_list(value):
             turns = messages_of(value, name)
-            if turns and turns[-1].role == before == "assistant" and not turns[-1].calls:
-                raise RowError(
-                    f"{name} ends with an answer, and the answers to compare stand beside it: a prompt ends with what "
-                    "they answer",
-                    change=replace(UP_TO_THE_QUESTION, column=name),
-                )
+            refuse_answered(turns, before, name)
             return turns
         text = text_of(row, name)
         if name == "prompt":
@@ -183,6 +178,8 @@ def _convert_swift(row: Row) -> PreferencePair:
     chosen = messages_of(value_of(row, "messages"), "messages")
     if len(chosen) < 2 or chosen[-1].role != "assistant":
         raise RowError("messages does not end with an assistant's answer to prefer")
+    if chosen[-2].role == "assistant" and not chosen[-2].calls:
+        raise RowError("messages ends with two answers, and rejected_response is beside one: leave one of them out")
     rejected = text_of(row, "rejected_response")
     check_filled(rejected, "rejected_response")
     return PreferencePair(

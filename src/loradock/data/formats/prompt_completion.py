@@ -7,7 +7,7 @@ from dataclasses import replace
 from loradock.data.formats.base import Completion, Format, Sample
 from loradock.data.formats.fields import Row, RowError, check_filled, is_list, text_of, type_of, value_of
 from loradock.data.formats.tools import with_tools
-from loradock.data.formats.turns import conversation, messages_of
+from loradock.data.formats.turns import conversation, messages_of, refuse_answered
 
 
 def _convert(row: Row) -> Sample:
@@ -16,7 +16,9 @@ def _convert(row: Row) -> Sample:
         if not completion:
             raise RowError("completion is empty: there is nothing to train on")
         given = messages_of(prompt, "prompt")
-        turns = given + messages_of(completion, "completion")
+        answers = messages_of(completion, "completion")
+        refuse_answered(given, answers[0].role, "prompt")
+        turns = given + answers
         talk = conversation(turns, "prompt + completion")
         if len(talk.messages) <= len(given):
             raise RowError("completion says of every assistant turn that it is not learned: leave the row out")

@@ -106,6 +106,18 @@ def _is_json_list(text: str) -> bool:
         return False
 
 
+def refuse_answered(prompt: tuple[Message, ...], before: Role, where: str) -> None:
+    """RowError for a prompt that ends with an answer where another follows; a call of a tool is none.
+
+    `before`: whose turn is the first of what follows; `where`: the prompt's column.
+    """
+    if prompt and prompt[-1].role == before == "assistant" and not prompt[-1].calls:
+        raise RowError(
+            f"{where} ends with an answer, and another follows it: a prompt ends with what is answered",
+            change=replace(UP_TO_THE_QUESTION, column=where),
+        )
+
+
 def conversation(messages: tuple[Message, ...], where: str) -> Conversation:
     """A conversation to learn from: an assistant's turn last, no assistant's turn empty.
 

@@ -125,13 +125,13 @@ def _own_pad(folder: Path) -> str | None:
 
 def refuse(origin: Origin, file: Path) -> None:
     """UsageError for what cannot be exported, EnvironmentUnfit without the package."""
+    if origin.has_adapter:
+        hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
+        raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
     if prequantised.settings(origin.base.config):
         what = f"{origin.base.directory} comes quantised, and GGUF is made of 16-bit weights"
         raise ModelError(what, hint="loradock merge puts an adapter onto them in 16 bit; or give the original model")
     staged.refuse_existing(file, is_folder=False)
-    if origin.has_adapter:
-        hint = f"loradock merge {origin.directory} MERGED, then loradock export gguf MERGED -o {file}"
-        raise UsageError(f"{origin.directory} is an adapter; GGUF holds whole models", hint=hint)
     try:
         import gguf  # noqa: F401
     except ImportError as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from loradock.errors import ModelError
 from loradock.use.gguf.mixtures.sigmoid import groups
 from loradock.use.gguf.mixtures.softmax import granite, not_every_layer, qwen2
 
@@ -67,10 +68,11 @@ def granite_hybrid(config: Any) -> dict[str, Any]:
 
 
 def not_granite_hybrid(config: Any) -> dict[str, bool]:
-    """What of Granite 4's state spaces llama.cpp would compute otherwise."""
+    """What of Granite 4's state spaces llama.cpp would compute otherwise. ModelError for one without them."""
+    if not config.num_local_experts or all(kind in ATTENTION for kind in config.layer_types):
+        what = "a granitemoehybrid is exported to GGUF here with state spaces and experts alone"
+        raise ModelError(what, hint="llama.cpp's own convert_hf_to_gguf.py DIR knows more")
     return {
-        "num_local_experts": not config.num_local_experts,
-        "layer_types": all(kind in ATTENTION for kind in config.layer_types),
         "mamba_proj_bias": bool(config.mamba_proj_bias),
         "shared_intermediate_size": not config.shared_intermediate_size,
         "attention_bias": bool(config.attention_bias),
