@@ -64,7 +64,7 @@ def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None
 def test_the_plan_of_a_mixture_holds_with_adapters_on_its_experts(name: str) -> None:
     passes = FastPasses(name, layers=4)
     for recomputed in (0, 4):
-        assert_planned(passes.of(Shape(tokens=8192, checkpointed=recomputed)), within=0.07)
+        assert_planned(passes.of(Shape(tokens=8192, checkpointed=recomputed)), within=0.08)
 
 
 def test_the_plan_of_a_mixture_holds_on_the_peft_engine() -> None:

@@ -116,7 +116,7 @@ def test_data_that_an_earlier_version_prepared_are_said_to_be_made_anew_once(tmp
     data, cache = source_of(tmp_path, "x"), tmp_path / "cache"
     spec, (source,) = TokenizerSpec.of(make.tokenizer), data.sources
     before = {
-        "version": 6,
+        "version": 7,
         "sources": [[digest(source), [".jsonl"], "auto", [], []]],
         "tokenizer": spec.fingerprint,
         "template": named("chatml").text,
