@@ -236,6 +236,15 @@ def test_what_follows_the_answer_is_removed_of_the_rows_that_need_it_alone(suffi
     assert rows == [talks[0][:2], *talks[1:]]
 
 
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet"])
+def test_an_answer_that_ends_a_prompt_is_removed_of_the_rows_that_have_one_alone(suffix: str, tmp_path: Path) -> None:
+    prompts = [TALK, [SAID], [*TALK, SAID], [SAID, ANSWERED, ANSWERED]]
+    rows = [{"prompt": prompt, "chosen": "4", "rejected": "5"} for prompt in prompts]
+    made, _ = followed(path := written(tmp_path / f"rows.{suffix}", rows), {}, hint_of(path, {}))
+    found = [json.loads(line)["prompt"] for line in made.read_text().splitlines()]
+    assert found == [[SAID], [SAID], [*TALK, SAID], [SAID]]
+
+
 @pytest.mark.parametrize("name", ["my rows.json", "rows.json.gz", "it's.json"])
 @pytest.mark.parametrize("key", ["data", "two words", 'a "b"', "it's"])
 def test_rows_in_a_key_of_any_file_are_taken_out_by_the_command(name: str, key: str, tmp_path: Path) -> None:

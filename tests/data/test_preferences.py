@@ -439,3 +439,8 @@ def test_a_call_of_a_tool_may_end_the_prompt_of_its_result(tmp_path: Path) -> No
     (sample,) = loaded(written(tmp_path / "rows.jsonl", row))
     assert [turn.role for turn in sample.chosen.messages] == ["user", "assistant", "tool", "assistant"]
     assert sample.chosen.given == 2
+
+
+def test_a_call_is_no_answer_that_ends_a_prompt(tmp_path: Path) -> None:
+    (sample,) = loaded(written(tmp_path / "rows.jsonl", {"prompt": [SAID, CALL], "chosen": "4", "rejected": "5"}))
+    assert [turn.role for turn in sample.chosen.messages] == ["user", "assistant", "assistant"]
