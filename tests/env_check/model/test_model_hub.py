@@ -94,7 +94,9 @@ def test_the_hub_is_asked_for_a_model_that_it_has(
 ) -> None:
     seen = examined(*QUICK, "model", "--config", written(model=HUB), env={**cache, "HF_ENDPOINT": hub})
     assert seen.one("base")["what"] == f"the hub answers for someone/tiny-7b at {COMMIT}"
-    assert seen.content["worst"] == "ok", seen.content["findings"]
+    # This machine's disk may be too small for 7B weights.
+    told = {each["check"] for each in seen.content["findings"] if each["severity"] != "ok"}
+    assert told <= {"model-space"}, seen.content["findings"]
 
 
 def test_a_token_that_everybody_can_read_and_one_in_quotes_are_warnings_that_do_not_show_it(
