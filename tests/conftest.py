@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from commit import commit, turn_of
 from fakegpu import marker
 from proven import VERDICT
 
@@ -40,6 +41,7 @@ LONG_ONES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
+    parser.addoption("--thin", action="store_true", help="run each N-th of the tests marked thin(N)")
     parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
     parser.addoption(
         "--ledger", type=Path, metavar="FILE", help="continue with a campaign: leave out what passed before"
@@ -55,6 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
+    config.addinivalue_line("markers", "thin(N): of a file's tests with this mark --thin runs each N-th, by the commit")
     marker.register(config)
     if not is_worker(config):  # a worker has the verdict's place from the process that started it
         folder = tempfile.TemporaryDirectory(prefix="loradock-tests-")
@@ -83,10 +86,26 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=turn)
     if config.getoption("--full"):
         return
-    left_out = [item for item in items if item.get_closest_marker("full")]
+    left_out = {item for item in items if item.get_closest_marker("full")}
+    if config.getoption("--thin"):
+        left_out |= without_a_turn([item for item in items if item not in left_out])
     if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if not item.get_closest_marker("full")]
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def without_a_turn(items: list[pytest.Item]) -> set[pytest.Item]:
+    """Of the tests marked thin(N): all but each N-th of a file; which one comes first, the commit chooses."""
+    groups: dict[tuple[str, int], list[pytest.Item]] = {}
+    for item in items:
+        if mark := item.get_closest_marker("thin"):
+            groups.setdefault((item.nodeid.partition("::")[0], mark.args[0]), []).append(item)
+    head = commit()
+    left_out: set[pytest.Item] = set()
+    for (file, among), found in groups.items():
+        turn = turn_of(f"{head} {file}", among)
+        left_out.update(item for place, item in enumerate(found) if place % among != turn % min(among, len(found)))
+    return left_out
 
 
 def is_worker(config: pytest.Config) -> bool:

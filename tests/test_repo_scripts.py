@@ -239,7 +239,15 @@ def test_a_lock_that_no_longer_fits_is_noticed(checkout: Path, changed: str, old
 def copy_conftest(folder: Path, *more: str) -> None:
     """tests/conftest.py, what it imports, and `more`."""
     (folder / "fakegpu").mkdir()
-    for name in ("conftest.py", "proven.py", "skips.txt", "fakegpu/environment.py", "fakegpu/marker.py", *more):
+    for name in (
+        "conftest.py",
+        "commit.py",
+        "proven.py",
+        "skips.txt",
+        "fakegpu/environment.py",
+        "fakegpu/marker.py",
+        *more,
+    ):
         shutil.copy(ROOT / "tests" / name, folder / name)
 
 
@@ -288,6 +296,28 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     pytest_command = (sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", tmp_path)
     assert "1 passed, 1 deselected" in run(*pytest_command, cwd=tmp_path).stdout
     assert "2 passed" in run(*pytest_command, "--full", cwd=tmp_path).stdout
+
+
+def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is_asked_for(tmp_path: Path) -> None:
+    copy_conftest(tmp_path)
+    (tmp_path / "test_some.py").write_text(
+        "import pytest\n\ndef test_always():\n    pass\n\n"
+        "@pytest.mark.thin(3)\n@pytest.mark.parametrize('number', range(7))\ndef test_it(number):\n    pass\n",
+        encoding="utf-8",
+    )
+    pytest_command = (sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tmp_path)
+    assert "8 passed" in run(*pytest_command, cwd=tmp_path).stdout
+    assert "8 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
+    run(*git, "init", "--quiet", cwd=tmp_path)
+    turns: set[tuple[str, ...]] = set()
+    day = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2026-01-01T00:00:00Z")  # so that each hash is known
+    for number in range(9):
+        run(*git, "commit", "--quiet", "--allow-empty", "--message", str(number), cwd=tmp_path, **day)
+        seen = run(*pytest_command, "--thin", cwd=tmp_path).stdout
+        assert "test_always PASSED" in seen
+        turns.add(tuple(line[len("test_some.py::test_it[")] for line in seen.splitlines() if "test_it[" in line))
+    assert turns == {("0", "3", "6"), ("1", "4"), ("2", "5")}
 
 
 def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_changes(tmp_path: Path) -> None:
@@ -392,12 +422,14 @@ def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: P
     assert (unchanged.returncode, unchanged.stdout) == (0, "")
     assert "0 of 2 test files reach what differs (0 files)" in unchanged.stderr
     with (checkout / "tests" / "test_b.py").open("a", encoding="utf-8") as file:
-        file.write("\n\ndef test_other():\n    pass\n")
+        file.write("\n\nimport pytest\n\n@pytest.mark.thin(2)\n@pytest.mark.parametrize('number', range(4))\n")
+        file.write("def test_other(number):\n    pass\n")
     for arguments in ([], ["-q"]):
         done = run(checkout / "scripts" / "test", "--since", "HEAD", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 of 2 test files reach what differs (1 files): 1 changed themselves" in done.stderr
-        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 2
+        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 5
+    assert "= 4 passed in" in run(checkout / "scripts" / "test").stdout
     nothing = run(checkout / "scripts" / "test", "--since")
     assert (nothing.returncode, nothing.stderr.splitlines()[-1]) == (64, "hint: scripts/test --since main")
 
