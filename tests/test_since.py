@@ -138,6 +138,7 @@ def test_an_unknown_revision_is_refused(checkout: Path) -> None:
     assert "hint: scripts/test --since main" in done.stderr
 
 
+@pytest.mark.full
 def test_every_import_of_a_module_of_this_checkout_is_seen() -> None:
     """What Python loads for a test file, asked in a process of its own, is a part of what the graph says."""
     tests = ["tests/plan/test_plan.py", "tests/config/test_load.py", "tests/training/test_schedule.py"]

@@ -6,14 +6,16 @@ import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner
+from faults.door import door
 from proven import unchecked
 from tiny import make_llama, write_rows
 
-from loradock.analysis.diagnose import seeds
+from loradock.analysis.diagnose import accuracy, seeds
 from loradock.analysis.diagnose.accuracy import Asked, lines, measure
 from loradock.analysis.diagnose.arms import Arm
 from loradock.cli import cli
@@ -199,7 +201,10 @@ def test_a_task_that_cannot_be_asked_is_refused_before_anything_is_measured(fork
     assert "gone.json of task boolq does not exist" in command.text()
 
 
-def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(tmp_path: Path, place: Path, task: Path) -> None:
+def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(
+    tmp_path: Path, place: Path, task: Path, forking: Forking, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each command is a process, forked from one that has all imported."""
     arms = [Arm(name="bad", settings=("lora.rank=0",)), Arm(name="half", settings=("lora.rank=8",))]
     inputs = ("--model", str(place / "base"), "--data", str(place / "rows.jsonl"))
     words = ["train", *inputs, unchecked("the command's own test checks")]
@@ -208,7 +213,10 @@ def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(tmp_path: 
         return [*words, *(word for each in settings for word in ("--set", each))]
 
     asked = Asked(tasks=(f"boolq={task}",), steps=1)
-    found = measure(arms, asked, train=train, folder=tmp_path, tell=lambda _: None)
+    with door(forking) as program:
+        forked = SimpleNamespace(command=lambda *line: [*program, *line[len(("-m", "loradock")) :]])
+        monkeypatch.setattr(accuracy, "python", forked)
+        found = measure(arms, asked, train=train, folder=tmp_path, tell=lambda _: None)
     assert "lora.rank" in found["rows"]["bad"]["failure"]
     assert any("bad: not measured" in line for line in lines(found))
     baseline, half = (found["rows"][name]["boolq"] for name in ("baseline", "half"))

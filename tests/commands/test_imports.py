@@ -39,6 +39,7 @@ def settings(folder: Path, name: str, *, model: str, rows: str) -> None:
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_needs_no_tokenizer_is_answered_without_large_libraries(verb: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(ROW, encoding="utf-8")

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from env_check.conftest import namespace
 from env_check.damage import damaged
 
 from loradock import demo
 
+pytestmark = pytest.mark.thin(4)
 DEMO = Path(demo.__file__).parent
 
 

@@ -54,7 +54,7 @@ def test_quick_takes_a_fraction_of_the_cpu_that_torch_takes_to_be_imported() -> 
         return usage.ru_utime + usage.ru_stime
 
     commands = {"quick": ("-m", "loradock", "env-check", "--level", "quick"), "torch": ("-c", "import torch")}
-    seconds = [{name: cpu_seconds(*command) for name, command in commands.items()} for _ in range(4)]
+    seconds = [{name: cpu_seconds(*command) for name, command in commands.items()} for _ in range(2)]
     assert min(each["quick"] for each in seconds) < min(each["torch"] for each in seconds) / 3
 
 
@@ -107,6 +107,7 @@ def test_no_secret_reaches_the_findings(examined: Examine) -> None:
     assert secret not in json.dumps(found.content)
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize(("only", "processes"), [("space,platform,lock", 1), ("collective", 3)])
 def test_a_signal_ends_it_and_all_that_it_started(sent: signal.Signals, only: str, processes: int) -> None:
