@@ -198,7 +198,8 @@ def swapped(model: FastModel) -> None:
 
 def in_halves(model: FastModel) -> None:
     """Rotary columns turn with those of the other half."""
-    model.layers[1].parts = replace(model.layers[1].parts, is_interleaved=False)
+    mixer: Any = model.layers[1].mixer
+    mixer.parts = replace(mixer.parts, is_interleaved=False)
 
 
 def without_bias(model: FastModel) -> None:
@@ -220,22 +221,23 @@ def without_bias_gradient(model: FastModel) -> None:
 
 def without_sinks(model: FastModel) -> None:
     """The scores of a head have none."""
-    parts = model.layers[1].parts
-    model.layers[1].parts = replace(parts, rule=replace(parts.rule, sinks=None))
+    mixer: Any = model.layers[1].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, sinks=None))
 
 
 def without_window(model: FastModel) -> None:
     """A layer sees whole documents."""
-    parts = model.layers[0].parts
-    model.layers[0].parts = replace(parts, rule=replace(parts.rule, window=None))
+    mixer: Any = model.layers[0].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, window=None))
 
 
 def head_by_head(model: FastModel) -> None:
     """The norm of all query heads is taken of each."""
-    layer = model.layers[1]
-    norm = layer.parts.query_norm
-    assert norm
-    layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
+    mixer: Any = model.layers[1].mixer
+    norm = mixer.parts.query_norm
+    mixer.parts = replace(mixer.parts, query_norm=replace(norm, weight=norm.weight[: mixer.parts.heads[2]]))
 
 
 def without_multiplier(model: FastModel) -> None:
@@ -255,14 +257,16 @@ def without_embedding_scale(model: FastModel) -> None:
 
 def usual_scores(model: FastModel) -> None:
     """A layer's scores are divided by the square root of a head's size."""
-    parts = model.layers[0].parts
-    model.layers[0].parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
+    mixer: Any = model.layers[0].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
 
 
 def turned(model: FastModel) -> None:
     """A layer that turns nothing turns by positions."""
     angles = torch.outer(torch.arange(512.0), 1e4 ** -(torch.arange(0.0, 16.0, 2.0) / 16)).repeat(1, 2)
-    model.layers[1].table = angles.cos(), angles.sin()
+    mixer: Any = model.layers[1].mixer
+    mixer.table = angles.cos(), angles.sin()
 
 
 def scaled_outputs(model: FastModel) -> None:
@@ -273,23 +277,27 @@ def scaled_outputs(model: FastModel) -> None:
 
 def without_temperature(model: FastModel) -> None:
     """A layer without positions has queries as they are."""
-    model.layers[3].table = None
+    mixer: Any = model.layers[3].mixer
+    mixer.table = None
 
 
 def tempered_keys(model: FastModel) -> None:
     """Keys have the temperature, too."""
-    model.layers[3].parts = replace(model.layers[3].parts, turns_keys=True)
+    mixer: Any = model.layers[3].mixer
+    mixer.parts = replace(mixer.parts, turns_keys=True)
 
 
 def without_chunks(model: FastModel) -> None:
     """A layer sees whole documents."""
-    parts = model.layers[1].parts
-    model.layers[1].parts = replace(parts, rule=replace(parts.rule, chunk=None))
+    mixer: Any = model.layers[1].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, chunk=None))
 
 
 def without_head_norms(model: FastModel) -> None:
     """Queries and keys are as long as they are."""
-    model.layers[1].parts = replace(model.layers[1].parts, query_norm=None, key_norm=None)
+    mixer: Any = model.layers[1].mixer
+    mixer.parts = replace(mixer.parts, query_norm=None, key_norm=None)
 
 
 def along(model: FastModel) -> None:

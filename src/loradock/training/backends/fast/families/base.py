@@ -95,35 +95,67 @@ class MixtureParts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class LayerParts:
-    """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
+class AttentionParts:
+    """Attention. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
     which the length of their weight says. `rotary` names the table of positions, None: nothing turns; keys do not
-    where `turns_keys` is False, without these norms;
-    `is_interleaved`: a column turns with the next one, not with that of the other half. Norms that a family does not
-    have are None. What a half gives is added to the residual times `residual_scale`.
+    where `turns_keys` is False, without these norms; `is_interleaved`: a column turns with the next one, not with that
+    of the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output
+    is multiplied.
     """
 
-    attention_norm: Norm
     qkv: tuple[Any, ...]
     heads: tuple[int, int, int]
-    query_norm: Norm | None
-    key_norm: Norm | None
-    rotary: str | None
     rule: Rule
     output: Any
-    attention_out_norm: Norm | None
-    mlp_norm: Norm
-    mlp: DenseParts | MixtureParts
-    mlp_out_norm: Norm | None
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    rotary: str | None = ""
     is_interleaved: bool = False
-    residual_scale: float = 1.0
     turns_keys: bool = True
+    is_gated: bool = False
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
-        return self.qkv, (self.output,), *self.mlp.groups()
+        return self.qkv, (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecurrentParts:
+    """A layer that keeps a state from token to token. `inputs` are modules that read the same input.
+
+    `inner` makes of their joined outputs [documents, length, sum of out] what `output` reads, [documents, length, in],
+    by transformers' own kernels, differentiably; nothing that comes later in a document changes what came before.
+    """
+
+    inputs: tuple[Any, ...]
+    inner: Callable[[torch.Tensor], torch.Tensor]
+    output: Any
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return self.inputs, (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerParts:
+    """One decoder layer: what mixes tokens, and what each token goes through alone, each after a norm.
+
+    Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`.
+    """
+
+    mixer_norm: Norm
+    mixer: AttentionParts | RecurrentParts
+    mlp_norm: Norm
+    mlp: DenseParts | MixtureParts
+    mixer_out_norm: Norm | None = None
+    mlp_out_norm: Norm | None = None
+    residual_scale: float = 1.0
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return *self.mixer.groups(), *self.mlp.groups()
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -219,35 +251,42 @@ def softmax_router(mlp: Any) -> RouterParts:
     )
 
 
+def split_attention(
+    attention: Any, config: Any, *, window: int | None, has_head_norms: bool = False, offset: bool = False
+) -> AttentionParts:
+    """Attention of the common build: q, k and v apart."""
+    return AttentionParts(
+        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+        heads=heads_of(attention, config),
+        rule=rule_of(attention, window=window),
+        output=attention.o_proj,
+        query_norm=norm_of(attention.q_norm, offset=offset) if has_head_norms else None,
+        key_norm=norm_of(attention.k_norm, offset=offset) if has_head_norms else None,
+    )
+
+
 def split_layer(
     layer: Any,
     config: Any,
     *,
-    window: int | None,
     activation: str,
+    window: int | None = None,
     has_head_norms: bool = False,
     offset: bool = False,
     router: Callable[[Any], RouterParts] = softmax_router,
+    mixer: AttentionParts | RecurrentParts | None = None,
     mlp: DenseParts | MixtureParts | None = None,
 ) -> LayerParts:
     """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.
 
-    `router` reads that of a mixture off the layer's second half; `mlp` is this half where it is built otherwise.
+    `router` reads that of a mixture off the layer's second half; `mixer` and `mlp` are halves that are built otherwise.
     """
-    attention = layer.self_attn
     return LayerParts(
-        attention_norm=norm_of(layer.input_layernorm, offset=offset),
-        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
-        heads=heads_of(attention, config),
-        query_norm=norm_of(attention.q_norm, offset=offset) if has_head_norms else None,
-        key_norm=norm_of(attention.k_norm, offset=offset) if has_head_norms else None,
-        rotary="",
-        rule=rule_of(attention, window=window),
-        output=attention.o_proj,
-        attention_out_norm=None,
+        mixer_norm=norm_of(layer.input_layernorm, offset=offset),
+        mixer=mixer
+        or split_attention(layer.self_attn, config, window=window, has_head_norms=has_head_norms, offset=offset),
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
         mlp=mlp or mlp_of(layer.mlp, router, activation=activation_of(activation)),
-        mlp_out_norm=None,
     )
 
 

@@ -14,6 +14,7 @@ from loradock.training.backends.fast.families.base import (
     activation_of,
     common_model,
     decoder_of,
+    split_attention,
     split_layer,
 )
 
@@ -31,8 +32,9 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 
 
 def _layer(layer: Any, config: Any, *, is_turned: bool) -> LayerParts:
-    common = split_layer(layer, config, window=None, activation=config.hidden_act, mlp=_mlp(layer, config))
-    return replace(common, rotary="" if is_turned else None, residual_scale=float(layer.residual_multiplier))
+    mixer = replace(split_attention(layer.self_attn, config, window=None), rotary="" if is_turned else None)
+    common = split_layer(layer, config, activation=config.hidden_act, mixer=mixer, mlp=_mlp(layer, config))
+    return replace(common, residual_scale=float(layer.residual_multiplier))
 
 
 def _mlp(layer: Any, config: Any) -> DenseParts | MixtureParts | None:

@@ -18,7 +18,7 @@ def parts(model: Any, *, positions: int) -> ModelParts:
     """See `families.read`."""
     config = decoder_of(model).config
     layers = [
-        split_layer(layer, config, window=None, activation=config.hidden_act, has_head_norms=True, router=_router)
+        split_layer(layer, config, activation=config.hidden_act, has_head_norms=True, router=_router)
         for layer in decoder_of(model).layers
     ]
     return common_model(model, positions=positions, layers=layers)

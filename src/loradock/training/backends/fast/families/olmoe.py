@@ -13,7 +13,7 @@ def parts(model: Any, *, positions: int) -> ModelParts:
     if config.clip_qkv is not None:
         raise Unfit(f"its queries, keys and values are cut off (clip_qkv {config.clip_qkv})")
     layers = [
-        split_layer(layer, config, window=None, activation=config.hidden_act, has_head_norms=True)
+        split_layer(layer, config, activation=config.hidden_act, has_head_norms=True)
         for layer in decoder_of(model).layers
     ]
     return common_model(model, positions=positions, layers=layers)

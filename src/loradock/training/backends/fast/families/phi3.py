@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
+    AttentionParts,
     DenseParts,
     LayerParts,
     ModelParts,
@@ -30,16 +31,13 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 def _layer(layer: Any, config: Any) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
     return LayerParts(
-        attention_norm=norm_of(layer.input_layernorm),
-        qkv=(attention.qkv_proj,),
-        heads=heads_of(attention, config),
-        query_norm=None,
-        key_norm=None,
-        rotary="",
-        rule=rule_of(attention, window=config.sliding_window),
-        output=attention.o_proj,
-        attention_out_norm=None,
+        mixer_norm=norm_of(layer.input_layernorm),
+        mixer=AttentionParts(
+            qkv=(attention.qkv_proj,),
+            heads=heads_of(attention, config),
+            rule=rule_of(attention, window=config.sliding_window),
+            output=attention.o_proj,
+        ),
         mlp_norm=norm_of(layer.post_attention_layernorm),
         mlp=DenseParts(gate_up=(mlp.gate_up_proj,), activation=activation_of(config.hidden_act), down=mlp.down_proj),
-        mlp_out_norm=None,
     )
