@@ -21,13 +21,13 @@ from whole_runs import losses, train
 from loradock.catalog.families import BY_DECODER
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast import families, linear
-from loradock.training.backends.fast import layer as layers
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Documents, Rule
 from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import plain
+from loradock.training.backends.fast.mixers import softmax
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job
 
@@ -262,7 +262,7 @@ def wrong_scale(self: Any, *arguments: Any, **more: Any) -> None:
 
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "wrong scale": ("llama", linear.LinearGroup, "__init__", wrong_scale),
-    "unrotated gradient": ("llama", layers.Layer, "_rotate", lambda *_, **__: None),
+    "unrotated gradient": ("llama", softmax.Softmax, "_rotate", lambda *_, **__: None),
     "lost gradients": ("llama", FlatAdapters, "accumulate", lambda _: None),
     "skipped residual": (
         "llama",
@@ -293,7 +293,7 @@ def test_a_planted_error_in_the_mask_is_caught(
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
     model = build(job)[0]
-    backend = type(model.layers[0].attention)
+    backend = type(model.attention)
     monkeypatch.setitem(globals(), "REAL_ATTENTION", backend.forward)
     monkeypatch.setattr(backend, "forward", planted)
     assert float(model.loss(flat_batch(job))) != pytest.approx(expected[0], rel=1e-5)

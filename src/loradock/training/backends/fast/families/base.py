@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -288,6 +290,37 @@ def split_layer(
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
         mlp=mlp or mlp_of(layer.mlp, router, activation=activation_of(activation)),
     )
+
+
+class Columns(torch.nn.Module):
+    """In the place of a linear layer: its part of what all that read the same input gave."""
+
+    def __init__(self, first: int, stop: int) -> None:
+        super().__init__()
+        self.first, self.stop = first, stop
+
+    def forward(self, joined: torch.Tensor) -> torch.Tensor:
+        """[.., sum of out] -> [.., out]."""
+        return joined[..., self.first : self.stop]
+
+
+def recurrent_of(mixer: Any, *, inputs: Sequence[str], output: str) -> RecurrentParts:
+    """A mixer of transformers': `inputs` name the linear layers that read its input, `output` the one at its end.
+
+    What is between is its own forward, with the linear layers passed by.
+    """
+    modules = tuple(getattr(mixer, name) for name in inputs)
+    stops = list(itertools.accumulate(module.out_features for module in modules))
+    columns = {name: Columns(*span) for name, span in zip(inputs, itertools.pairwise([0, *stops]), strict=True)}
+    between = copy.copy(mixer)
+    between._modules = {**mixer._modules, **columns, output: torch.nn.Identity()}
+
+    def inner(joined: torch.Tensor) -> torch.Tensor:
+        exact = joined.dtype == torch.float32
+        weights = {name: each.detach().float() for name, each in between.named_parameters()} if exact else {}
+        return torch.func.functional_call(between, weights, (joined,))
+
+    return RecurrentParts(inputs=modules, inner=inner, output=getattr(mixer, output))
 
 
 def mlp_of(mlp: Any, router: Callable[[Any], RouterParts], *, activation: Activation) -> DenseParts | MixtureParts:
