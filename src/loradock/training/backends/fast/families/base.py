@@ -233,7 +233,7 @@ def rule_of(
     attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
 ) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
-    if attention.attention_dropout:
+    if getattr(attention, "attention_dropout", 0.0):
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
     return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
 
@@ -313,6 +313,7 @@ def recurrent_of(mixer: Any, *, inputs: Sequence[str], output: str) -> Recurrent
     stops = list(itertools.accumulate(module.out_features for module in modules))
     columns = {name: Columns(*span) for name, span in zip(inputs, itertools.pairwise([0, *stops]), strict=True)}
     between = copy.copy(mixer)
+    between.training = False  # else Mamba's asks its output layer for weights that a fused kernel would take
     between._modules = {**mixer._modules, **columns, output: torch.nn.Identity()}
 
     def inner(joined: torch.Tensor) -> torch.Tensor:
@@ -350,8 +351,10 @@ def common_model(
     offset: bool = False,
     kinds: Sequence[str] = (),
     tables: Tables | None = None,
+    norm: Norm | None = None,
 ) -> ModelParts:
-    """A model of the common build around its layers; `kinds` are those of its tables of positions, or `tables` these.
+    """A model of the common build around its layers; `kinds` are those of its tables of positions, or `tables` these;
+    `norm` is the last one, where it is not called so.
 
     A model without a rotary module has none.
     """
@@ -364,7 +367,7 @@ def common_model(
         embedding_scale=1.0,
         tables=tables,
         layers=tuple(layers),
-        norm=norm_of(decoder.norm, offset=offset),
+        norm=norm or norm_of(decoder.norm, offset=offset),
         head=bare(head).weight.detach(),
         embedding_rows=rows_of(decoder.embed_tokens),
         head_rows=rows_of(head),

@@ -1,4 +1,4 @@
-"""Granite 3 and 4: a Llama or a Mixtral with multipliers of embedding, halves and logits; some turn no positions."""
+"""Granite 3 and 4: a Llama or a Mixtral with multipliers; some turn no positions, or keep a state."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from dataclasses import replace
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
+    AttentionParts,
     DenseParts,
     LayerParts,
     MixtureParts,
     ModelParts,
+    RecurrentParts,
     RouterParts,
     activation_of,
     common_model,
     decoder_of,
+    recurrent_of,
     split_attention,
     split_layer,
 )
@@ -32,7 +35,11 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 
 
 def _layer(layer: Any, config: Any, *, is_turned: bool) -> LayerParts:
-    mixer = replace(split_attention(layer.self_attn, config, window=None), rotary="" if is_turned else None)
+    mixer: AttentionParts | RecurrentParts
+    if getattr(layer, "mamba", None) is not None:
+        mixer = recurrent_of(layer.mamba, inputs=("in_proj",), output="out_proj")
+    else:
+        mixer = replace(split_attention(layer.self_attn, config, window=None), rotary="" if is_turned else None)
     common = split_layer(layer, config, activation=config.hidden_act, mixer=mixer, mlp=_mlp(layer, config))
     return replace(common, residual_scale=float(layer.residual_multiplier))
 
