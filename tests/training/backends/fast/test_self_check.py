@@ -110,7 +110,7 @@ def test_a_model_as_far_from_float32_as_peft_is_passes_however_far_that_is(tmp_p
 
 def group_of(model: Any, name: str) -> Any:
     layer = model.layers[1]
-    return getattr(layer if hasattr(layer, name) else layer.mlp, name)
+    return getattr(layer.mixer if hasattr(layer.mixer, name) else layer.mlp, name)
 
 
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
@@ -136,7 +136,8 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
     """As a kernel may be that has no float32: here attention's gradient to the values."""
     job = job_of(tmp_path, "engine=fast", "model.compute_dtype=bfloat16", model=llama, data=rows)
     model, _ = build(job)
-    backend = model.layers[1].attention
+    mixer: Any = model.layers[1].mixer
+    backend = mixer.attention
 
     class Wrong:
         def forward(self, *arguments: Any) -> Any:
@@ -146,7 +147,7 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
             dq, dk, dv = backend.backward(*arguments)
             return dq, dk, dv * factor
 
-    model.layers[1].attention = Wrong()  # pyright: ignore[reportAttributeAccessIssue]
+    mixer.attention = Wrong()
     with pytest.raises(Unsound, match="in the compute dtype from float32"):
         self_check.check(model, job)
 
@@ -155,7 +156,7 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
 def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in_each: Job) -> None:
     """In all layers, or in one."""
     model, _ = build(in_each)
-    backend = model.layers[0].attention
+    backend = model.attention
 
     def whole(q: torch.Tensor) -> Documents:
         return Documents(bounds=(0, len(q)), cu_seqlens=torch.tensor([0, len(q)], dtype=torch.int32), longest=len(q))
@@ -168,7 +169,8 @@ def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in
             return backend.backward(dout, q, k, v, out, saved, whole(q), rule)
 
     for index in leaking:
-        model.layers[index].attention = Leaking()  # pyright: ignore[reportAttributeAccessIssue]
+        mixer: Any = model.layers[index].mixer
+        mixer.attention = Leaking()
     with pytest.raises(Unsound, match=r"other documents move a loss by [1-9]"):
         self_check.check(model, in_each)
 

@@ -109,10 +109,12 @@ class Layer:
         mixer, mlp = kept
         return self._mixer_backward(self._mlp_backward(dz, mlp, batch), mixer, batch)
 
-    def attend_by(self, attention: Attention) -> None:
-        """From now on attend by this backend."""
-        if isinstance(self.mixer, Softmax):
-            self.mixer.attention = attention
+    def attend_by(self, attention: Attention | None) -> Attention | None:
+        """From now on attend by this backend; the one before. Both are None where the layer has no attention."""
+        if not isinstance(self.mixer, Softmax) or attention is None:
+            return None
+        before, self.mixer.attention = self.mixer.attention, attention
+        return before
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""

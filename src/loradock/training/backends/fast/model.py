@@ -94,21 +94,23 @@ class FastModel:
 
         Attention is that of each document by itself, which has every dtype. NF4 values are not rounded.
         """
-        before = self.dtype, self.checkpointed, self.attention
-        self._compute_in(torch.float32, len(self.layers), PerDocument())
+        before = self.dtype, self.checkpointed, [layer.attend_by(PerDocument()) for layer in self.layers]
+        self._compute_in(torch.float32, len(self.layers))
         try:
             yield
         finally:
-            self._compute_in(*before)
+            dtype, checkpointed, attention = before
+            for layer, backend in zip(self.layers, attention, strict=True):
+                layer.attend_by(backend)
+            self._compute_in(dtype, checkpointed)
 
-    def _compute_in(self, dtype: torch.dtype, checkpointed: int, attention: Attention) -> None:
-        self.dtype, self.checkpointed, self.attention = dtype, checkpointed, attention
+    def _compute_in(self, dtype: torch.dtype, checkpointed: int) -> None:
+        self.dtype, self.checkpointed = dtype, checkpointed
         self.adapters.compute_in(dtype)
         self.adapters.refresh()
         self.head.weight = self.output_matrix.to(dtype)
         self.room.release()
         for layer in self.layers:
-            layer.attend_by(attention)
             for frozen in layer.frozen():
                 frozen.bind(self.adapters)
 
