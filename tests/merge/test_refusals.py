@@ -212,6 +212,7 @@ def test_an_adapter_that_changes_nothing_after_rounding_is_counted(tmp_path: Pat
     assert not merged(faint, tmp_path / "whole").faint
 
 
+@pytest.mark.usefixtures("forked_proof")
 @pytest.mark.parametrize("init", ["pissa", pytest.param("olora", marks=pytest.mark.full)])
 def test_a_run_that_changed_its_base_is_merged_onto_the_published_one(
     tmp_path: Path, llama: Path, rows: Path, init: str

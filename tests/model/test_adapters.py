@@ -48,6 +48,7 @@ def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     assert not torch.allclose(plain_logits(llama, result.adapter), untouched, atol=1e-3)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -95,6 +96,7 @@ def test_a_module_that_is_saved_whole_really_learns(tmp_path: Path, llama: Path,
     assert all(not torch.equal(head.float(), before) for head in heads)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize(
     "settings",

@@ -42,6 +42,7 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, mixture: Path, rows: Pat
     return job_of(tmp_path, *settings, model=mixture, data=rows)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("kind", mixtures.FAST)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -131,6 +132,7 @@ def unbalanced(model: FastModel) -> None:
     model.balance.loss = lambda weight: whole(2 * weight)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     "fault", [scaled, shifted, without_router_gradient, not_normalised, another_router, unbalanced]
 )
@@ -312,6 +314,7 @@ def along(model: FastModel) -> None:
     turn(model.adapters)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
