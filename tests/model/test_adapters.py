@@ -29,6 +29,7 @@ def plain_logits(base: Path, adapter: Path) -> torch.Tensor:
         return model(input_ids=torch.arange(5, 25)[None]).logits
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("init", ["pissa", "olora"])
 def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     init: str, tmp_path: Path, llama: Path, rows: Path

@@ -405,6 +405,7 @@ def test_two_processes_train_what_one_does(forking: Forking, tmp_path: Path, row
     assert_close(*weights, absolute=1e-5)
 
 
+@pytest.mark.thin(5)
 def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixture: Path, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
     settings += ["train.learning_rate=1e-3", "lora.init=gaussian", "data.max_length=64", EXPERTS]
