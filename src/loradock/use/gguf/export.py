@@ -94,6 +94,10 @@ class Tokens:
         from loradock.model.tokenizer import open_tokenizer
 
         tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
+        if tokenizer.chat_template and origin.lineage:
+            # other programs know nothing of training.json: they get a template that writes what training read
+            arguments = origin.lineage.template_arguments
+            tokenizer.chat_template = modelfile.with_arguments(tokenizer.chat_template, arguments)
         settings = origin.directory / "generation_config.json"
         content = json_object(settings) if settings.is_file() else {}
         eos = content.get("eos_token_id")
