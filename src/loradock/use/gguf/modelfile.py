@@ -96,10 +96,8 @@ def _tail(texts: Sequence[str | None], rendered: Sequence[str | None]) -> str | 
 
 def with_arguments(template: str, arguments: Mapping[str, bool | int | float | str]) -> str:
     """A Jinja template that writes without these arguments what it writes with them."""
-    return (
-        "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in arguments.items() if name.isidentifier())
-        + template
-    )
+    readable = {name: value for name, value in arguments.items() if name.isidentifier()}
+    return "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in readable.items()) + template
 
 
 def jinja_of(name: str) -> str:
