@@ -462,12 +462,12 @@ SHARED_CASES: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.thin(3)
 def base_of(case: str, bases: dict[str, Path]) -> Path:
     """The base of one of these cases."""
     return bases.get(case.removesuffix(", checkpointed"), bases["llama"])
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("multiple", [1, 64])
 @pytest.mark.parametrize("case", SHARED_CASES)
 def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
