@@ -2,8 +2,7 @@
 
     .venv/bin/python -m bench.mixture       Qwen3-MoE: 4 layers of 512, 16 experts of 256 each, 4 of them for a token
     .venv/bin/python -m bench.mixture --family glm4_moe      a shared expert beside them, and the first layer dense
-    .venv/bin/python -m bench.mixture --family qwen3_next --least-words 16      three of four layers recurrent, which PEFT
-                                                                                pads
+    .venv/bin/python -m bench.mixture --family qwen3_next --least-words 16      three of four layers keep a state
 
 The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
 turned from round to round. What counts are tokens for a CPU second of the process in the best step of each run, to

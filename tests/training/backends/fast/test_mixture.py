@@ -22,7 +22,7 @@ from whole_runs import losses, train
 from loradock.training.backends.fast import families, self_check
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.backend import build
-from loradock.training.backends.fast.families.base import RouterParts, Unfit
+from loradock.training.backends.fast.families.parts import RouterParts, Unfit
 from loradock.training.backends.fast.mlp.router import Balance, Router
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
@@ -42,14 +42,11 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, mixture: Path, rows: Pat
     return job_of(tmp_path, *settings, model=mixture, data=rows)
 
 
-<<<<<<< HEAD
 DELTA_RULE = ("qwen3_next", "qwen3_5_moe_text")
 """Of their decays' adapters the gradients are a thousandth of the others' and the differences of large sums."""
 
 
-=======
 @pytest.mark.thin(5)
->>>>>>> tests1
 @pytest.mark.parametrize("kind", mixtures.FAST)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("dtype", DTYPES)

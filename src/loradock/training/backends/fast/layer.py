@@ -17,7 +17,7 @@ import torch
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import LayerParts, MixtureParts, Norm, RecurrentParts, Tables
+from loradock.training.backends.fast.families.parts import LayerParts, MixtureParts, Norm, RecurrentParts, Tables
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 from loradock.training.backends.fast.mixers.base import Mixer

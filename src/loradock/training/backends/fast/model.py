@@ -14,7 +14,7 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.attention.per_document import PerDocument
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
-from loradock.training.backends.fast.families.base import MixtureParts, ModelParts
+from loradock.training.backends.fast.families.parts import MixtureParts, ModelParts
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept

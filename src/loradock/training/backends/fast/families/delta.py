@@ -6,16 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
-    AttentionParts,
-    LayerParts,
-    ModelParts,
-    RecurrentParts,
     common_model,
     decoder_of,
     recurrent_of,
     split_attention,
     split_layer,
 )
+from loradock.training.backends.fast.families.parts import AttentionParts, LayerParts, ModelParts, RecurrentParts
 
 INPUTS = ("in_proj_qkvz", "in_proj_ba"), ("in_proj_qkv", "in_proj_z", "in_proj_b", "in_proj_a")
 """Of Qwen3-Next, and of Qwen3.5."""

@@ -5,14 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from loradock.training.backends.fast.families.base import (
-    ModelParts,
-    RouterParts,
-    common_model,
-    decoder_of,
-    split_attention,
-    split_layer,
-)
+from loradock.training.backends.fast.families.base import common_model, decoder_of, split_attention, split_layer
+from loradock.training.backends.fast.families.parts import ModelParts, RouterParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:

@@ -6,9 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
-    LayerParts,
-    ModelParts,
-    Unfit,
     common_model,
     decoder_of,
     norm_of,
@@ -16,6 +13,7 @@ from loradock.training.backends.fast.families.base import (
     split_attention,
     split_layer,
 )
+from loradock.training.backends.fast.families.parts import LayerParts, ModelParts, Unfit
 from loradock.training.backends.fast.token_rows import bare
 
 

@@ -8,17 +8,8 @@ from typing import Any
 import torch
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from loradock.training.backends.fast.families.base import (
-    Clamp,
-    LayerParts,
-    MixtureParts,
-    ModelParts,
-    RouterParts,
-    common_model,
-    decoder_of,
-    norm_of,
-    split_attention,
-)
+from loradock.training.backends.fast.families.base import common_model, decoder_of, norm_of, split_attention
+from loradock.training.backends.fast.families.parts import Clamp, LayerParts, MixtureParts, ModelParts, RouterParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:

@@ -6,6 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
+    activation_of,
+    common_model,
+    decoder_of,
+    recurrent_of,
+    split_attention,
+    split_layer,
+)
+from loradock.training.backends.fast.families.parts import (
     AttentionParts,
     DenseParts,
     LayerParts,
@@ -13,12 +21,6 @@ from loradock.training.backends.fast.families.base import (
     ModelParts,
     RecurrentParts,
     RouterParts,
-    activation_of,
-    common_model,
-    decoder_of,
-    recurrent_of,
-    split_attention,
-    split_layer,
 )
 
 

@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
-    AttentionParts,
-    DenseParts,
-    LayerParts,
-    ModelParts,
     common_model,
     decoder_of,
     heads_of,
@@ -16,6 +12,7 @@ from loradock.training.backends.fast.families.base import (
     recurrent_of,
     rule_of,
 )
+from loradock.training.backends.fast.families.parts import AttentionParts, DenseParts, LayerParts, ModelParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:

@@ -9,6 +9,15 @@ import torch
 
 from loradock.model.experts import llama4
 from loradock.training.backends.fast.families.base import (
+    activation_of,
+    answer_of,
+    common_model,
+    decoder_of,
+    mlp_of,
+    split_attention,
+    split_layer,
+)
+from loradock.training.backends.fast.families.parts import (
     AttentionParts,
     LayerParts,
     MixtureParts,
@@ -17,13 +26,6 @@ from loradock.training.backends.fast.families.base import (
     RouterParts,
     Tables,
     Unfit,
-    activation_of,
-    answer_of,
-    common_model,
-    decoder_of,
-    mlp_of,
-    split_attention,
-    split_layer,
 )
 
 TURNED, TEMPERATURE = "turned", "temperature"

@@ -5,11 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
-    AttentionParts,
-    DenseParts,
-    LayerParts,
-    ModelParts,
-    Unfit,
     activation_of,
     common_model,
     decoder_of,
@@ -17,6 +12,7 @@ from loradock.training.backends.fast.families.base import (
     norm_of,
     rule_of,
 )
+from loradock.training.backends.fast.families.parts import AttentionParts, DenseParts, LayerParts, ModelParts, Unfit
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:

@@ -14,7 +14,7 @@ import torch
 
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import RecurrentParts
+from loradock.training.backends.fast.families.parts import RecurrentParts
 from loradock.training.backends.fast.linear import LinearGroup
 
 MOST_PADDING = 0.25
@@ -62,14 +62,14 @@ class Recurrent:
     ) -> tuple[torch.Tensor, RecurrentKept]:
         """See `base.Mixer`."""
         joined, h = self.inputs.forward(normed, keys=batch.keys)
-        parts: list[Computed] = []
+        computed: list[Computed] = []
         out: torch.Tensor | None = None
-        for each in self._computed(joined, batch, is_learned=is_last):
-            out = put(each, each[2].detach(), out, batch)
+        for part in self._computed(joined, batch, is_learned=is_last):
+            out = put(part, part[2].detach(), out, batch)
             if is_last:
-                parts.append(each)
+                computed.append(part)
         y, h_output = self.output.forward(folded(out, batch), keys=batch.keys)
-        return y, RecurrentKept(h=h, joined=joined, h_output=h_output, computed=parts)
+        return y, RecurrentKept(h=h, joined=joined, h_output=h_output, computed=computed)
 
     def backward(
         self,
@@ -95,9 +95,9 @@ class Recurrent:
 
     def _computed(self, joined: torch.Tensor, batch: Tokens, *, is_learned: bool) -> Iterator[Computed]:
         """Of all documents, one group after the other."""
-        whole = joined.index_select(0, batch.unfold) if batch.unfold.numel() else joined
+        values_of_all = joined.index_select(0, batch.unfold) if batch.unfold.numel() else joined
         for together in groups(batch.documents, device=joined.device):
-            inputs = together.laid(whole).requires_grad_(is_learned)
+            inputs = together.laid(values_of_all).requires_grad_(is_learned)
             with torch.set_grad_enabled(is_learned):
                 outputs = self.inner(inputs)
             yield together, inputs, outputs
@@ -110,35 +110,35 @@ class Recurrent:
             dout = dout.new_zeros(batch.documents.bounds[-1], dout.shape[1]).index_copy_(0, batch.fold, dout)
         out: torch.Tensor | None = None
         gradient: torch.Tensor | None = None
-        for each in saved.computed or self._computed(saved.joined, batch, is_learned=True):
-            together, inputs, outputs = each
-            out = put(each, outputs.detach(), out, batch)
-            (found,) = torch.autograd.grad(outputs, inputs, together.laid(dout).view_as(outputs))
-            gradient = put(each, found, gradient, batch)
+        for part in saved.computed or self._computed(saved.joined, batch, is_learned=True):
+            together, inputs, outputs = part
+            out = put(part, outputs.detach(), out, batch)
+            (of_part,) = torch.autograd.grad(outputs, inputs, together.laid(dout).view_as(outputs))
+            gradient = put(part, of_part, gradient, batch)
         return folded(out, batch), folded_sum(gradient, batch)
 
 
-def put(each: Computed, values: torch.Tensor, whole: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
+def put(part: Computed, values: torch.Tensor, values_of_all: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
     """Some documents' values [documents, length, size] written to those of all, [tokens of documents, size]."""
-    together = each[0]
-    if whole is None:
-        whole = values.new_empty(batch.documents.bounds[-1], values.shape[-1])
-    return whole.index_copy_(0, together.tokens, values.flatten(0, 1).index_select(0, together.places))
+    together = part[0]
+    if values_of_all is None:
+        values_of_all = values.new_empty(batch.documents.bounds[-1], values.shape[-1])
+    return values_of_all.index_copy_(0, together.tokens, values.flatten(0, 1).index_select(0, together.places))
 
 
-def folded(whole: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
+def folded(values_of_all: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
     """Of each token what it has in the first of its documents, as in all others."""
-    if whole is None:
+    if values_of_all is None:
         raise ValueError("a batch without documents")
-    return whole.index_select(0, batch.fold) if batch.fold.numel() else whole
+    return values_of_all.index_select(0, batch.fold) if batch.fold.numel() else values_of_all
 
 
-def folded_sum(whole: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
+def folded_sum(values_of_all: torch.Tensor | None, batch: Tokens) -> torch.Tensor:
     """Of each token the sum over its documents."""
-    first = folded(whole, batch)
-    if whole is None or not batch.fold.numel():
+    first = folded(values_of_all, batch)
+    if values_of_all is None or not batch.fold.numel():
         return first
-    return first.index_add_(0, batch.unfold.index_select(0, batch.again), whole.index_select(0, batch.again))
+    return first.index_add_(0, batch.unfold.index_select(0, batch.again), values_of_all.index_select(0, batch.again))
 
 
 def groups(documents: Documents, *, device: torch.device) -> Iterator[Together]:

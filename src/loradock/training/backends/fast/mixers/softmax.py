@@ -11,7 +11,7 @@ import torch
 from loradock.training.backends.fast import shared_prompts
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import AttentionParts, Norm
+from loradock.training.backends.fast.families.parts import AttentionParts, Norm
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 
