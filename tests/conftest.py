@@ -8,6 +8,7 @@ import signal
 import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -17,6 +18,7 @@ from proven import VERDICT
 
 if TYPE_CHECKING:
     from faults.forking import Forking
+    from plain_parent import PlainParent
 
 ALLOWED_SKIPS = Path(__file__).with_name("skips.txt")
 # Its tests share one built image and look at all that the engine holds: one process runs them, and starts with them.
@@ -201,3 +203,21 @@ def forking() -> Iterator[Forking]:
     parent = Forking()
     yield parent
     parent.end()
+
+
+@pytest.fixture(scope="session")
+def plain_parent() -> Iterator[PlainParent]:
+    """What forks the program that proves a merged model."""
+    from plain_parent import PlainParent
+
+    parent = PlainParent()
+    yield parent
+    parent.end()
+
+
+@pytest.fixture
+def forked_proof(plain_parent: PlainParent, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second process of a full proof of a merge is forked; tests/merge/test_command.py starts it cold."""
+    from loradock.use.merge import proof
+
+    monkeypatch.setattr(proof, "subprocess", SimpleNamespace(run=plain_parent.run))

@@ -17,6 +17,14 @@ COMMON = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
 }
+DELTA_NET = {
+    "layer_types": ["linear_attention", "full_attention"],
+    "head_dim": 32,
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+}
 # Windows are shorter than the rows; heads of Gemma and Qwen 3 are wider than hidden size over heads.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
@@ -35,6 +43,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.4,
         "logits_scaling": 1.5,
     },
+    "qwen3_next": {**DELTA_NET, "mlp_only_layers": [0, 1], "num_experts": 2, "num_experts_per_tok": 1},
+    "qwen3_5_text": DELTA_NET,
+    "granitemoehybrid": {
+        "layer_types": ["linear_attention", "full_attention"],
+        "mamba_n_heads": 8,
+        "mamba_d_head": 16,
+        "mamba_d_state": 16,
+        "mamba_chunk_size": 16,
+        "mamba_n_groups": 1,
+        "num_local_experts": 0,
+        "num_experts_per_tok": 0,
+        "shared_intermediate_size": 128,
+        "position_embedding_type": "nope",
+        "residual_multiplier": 0.6,
+    },
+    "lfm2": {"layer_types": ["conv", "full_attention"], "block_auto_adjust_ff_dim": False, "conv_bias": True},
     "gemma": {"head_dim": 32},
     "gemma2": {
         "head_dim": 32,

@@ -2,6 +2,7 @@
 
     .venv/bin/python -m bench.mixture       Qwen3-MoE: 4 layers of 512, 16 experts of 256 each, 4 of them for a token
     .venv/bin/python -m bench.mixture --family glm4_moe      a shared expert beside them, and the first layer dense
+    .venv/bin/python -m bench.mixture --family qwen3_next --least-words 16      three of four layers keep a state
 
 The model (random weights, NF4, an adapter on attention and experts) is really trained, one run after another, the order
 turned from round to round. What counts are tokens for a CPU second of the process in the best step of each run, to
@@ -46,6 +47,16 @@ FAMILIES: dict[str, Callable[[int, int], dict[str, Any]]] = {
         "moe_intermediate_size": inner,
         "intermediate_size": 4 * inner,
     },
+    "qwen3_next": lambda experts, inner: {
+        "num_experts": experts,
+        "moe_intermediate_size": inner,
+        "shared_expert_intermediate_size": inner,
+        "head_dim": 64,
+        "linear_num_key_heads": 4,
+        "linear_num_value_heads": 8,
+        "linear_key_head_dim": 64,
+        "linear_value_head_dim": 64,
+    },
     "gpt_oss": lambda experts, inner: {"num_local_experts": experts, "intermediate_size": inner},
 }
 """A model_type, and what its configuration calls experts and their inner width."""
@@ -58,6 +69,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=WARMUP_STEPS + 6, help="of each run")
     parser.add_argument("--samples", type=int, default=8, help="rows of a step")
     parser.add_argument("--words", type=int, default=96, help="of a row")
+    parser.add_argument("--least-words", type=int, help="rows have from so many to --words words, not all --words")
     parser.add_argument("--hidden", type=int, default=512)
     parser.add_argument("--experts", type=int, default=16)
     parser.add_argument("--family", choices=FAMILIES, default="qwen3_moe")
@@ -74,9 +86,10 @@ def main() -> None:
             moved = max(abs(a - b) for a, b in zip(*(losses for _, losses in runs.values()), strict=True))
             print({engine: round(rate) for engine, rate in rates[-1].items()}, f"losses within {moved:.0e}", flush=True)
     means = {engine: statistics.mean(each[engine] for each in rates[1:]) for engine in ENGINES}
+    words = f"{options.least_words} to {options.words}" if options.least_words else f"{options.words}"
     print(
         f"{described()['device']}, {options.family}, hidden {options.hidden}, {options.experts} experts, "
-        f"{options.samples} rows of {options.words} words a step: {means['fast']:.0f} tokens a CPU second "
+        f"{options.samples} rows of {words} words a step: {means['fast']:.0f} tokens a CPU second "
         f"against {means['peft']:.0f} of PEFT, "
         f"{means['fast'] / means['peft']:.2f} times"
     )
@@ -118,7 +131,9 @@ def made(folder: Path, options: Any) -> Subject:
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
     draw = random.Random(0)
-    rows = [{"instruction": "Repeat.", "output": " ".join(draw.choices(WORDS, k=options.words))} for _ in range(ROWS)]
+    least = options.words if options.least_words is None else options.least_words
+    lengths = [least + (options.words - least) * number // (ROWS - 1) for number in range(ROWS)]
+    rows = [{"instruction": "Repeat.", "output": " ".join(draw.choices(WORDS, k=length))} for length in lengths]
     (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return Subject(folder=folder, steps=options.steps, model=folder / "model")
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from bench.floor.rates import NF4_BITS, Device, dequantise, rate
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +24,7 @@ def test_dequantising_counts_four_bits_read_and_a_whole_value_written_a_weight()
     assert 0 < found["min"] <= found["max"]
 
 
+@pytest.mark.full
 def test_the_ceilings_of_a_cpu_are_measured_and_written(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bench.floor", "--device", "cpu", "--seconds", "0.3", "--tokens", "16"]
     subprocess.run([*command, "--shrink", "64", "--results", str(tmp_path)], cwd=ROOT, check=True, capture_output=True)

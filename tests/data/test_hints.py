@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation, PreferencePair
-from loradock.data.formats.base import Message
+from loradock.data.formats.base import Message, Pairs, Side
 from loradock.data.prepare import prepare
 from loradock.data.read import files
 from loradock.data.select import fit, split
@@ -326,6 +326,25 @@ def test_rows_to_answer_from_are_told_nothing_of_formats_to_embed(row: dict[str,
     ((_, problem),) = samples(SourceConfig(path=str(path), ignore=("query",)))
     assert isinstance(problem, Problem)
     assert "tevatron" in problem.what
+
+
+@pytest.mark.parametrize(
+    ("row", "kinds"),
+    [
+        ({"query": "2+2?", "positive": "4", "negative": "5"}, ()),
+        ({"query": "2+2?", "positive": "4", "negative": "5"}, ("pairs",)),
+        ({"question": "2+2?", "answer": "4", "neg": "5"}, ("pairs",)),
+    ],
+)
+def test_an_objective_that_embeds_is_told_how_columns_become_queries_with_passages(
+    row: dict[str, str], kinds: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Not how they become rows to answer from, which it would refuse."""
+    path = written(tmp_path / "rows.jsonl", [row])
+    with pytest.raises(DataError) as caught:
+        look(DataConfig(sources=(SourceConfig(path=str(path)),)), kinds=kinds)
+    hint = str(caught.value.problems[0].hint)
+    assert rendered(*followed(path, {}, hint)) == [Pairs(Side("", "2+2?"), (Side("", "4"),), (Side("", "5"),))]
 
 
 def test_hints_about_lengths_and_validation_hold_for_the_rows_that_there_are(

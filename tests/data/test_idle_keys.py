@@ -37,6 +37,14 @@ def test_a_choice_of_what_a_document_of_text_is_has_no_effect_without_a_text_fil
     assert idle not in said(tmp_path, PLAIN, *held_out, verb=verb)
 
 
+def test_an_argument_that_the_template_does_not_know_is_a_warning(tmp_path: Path) -> None:
+    """A slip in enable_thinking would change what is learned, without a word."""
+    idle = "warning: data.template_arguments.bos_tokens has no effect: the template ("
+    given = "data.template_arguments={bos_token: x, bos_tokens: x}"
+    assert said(tmp_path, TALK, given, "data.tools=text", "data.template=llama2").count("data.template_arguments.") == 1
+    assert idle in said(tmp_path, TALK, given, "data.tools=text", "data.template=llama2")
+
+
 def test_tools_as_text_are_counted_and_have_no_effect_where_no_row_has_any(tmp_path: Path) -> None:
     idle = "data.tools has no effect: no row has definitions, calls or results of tools"
     assert idle in said(tmp_path, PLAIN, "data.tools=text")

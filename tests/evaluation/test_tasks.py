@@ -139,6 +139,14 @@ def test_columns_of_no_format_are_named_without_an_option_that_is_not_here(tmp_p
     assert "--set" not in str(error.value)
 
 
+def test_both_answers_of_a_pair_are_candidates_of_a_choice_alone(tmp_path: Path) -> None:
+    """Beside what is written or its loss, one in two would be shown as what guessing comes to."""
+    file = tmp_path / "pairs.jsonl"
+    write_lines(file, [{"prompt": "Is 3 odd?", "chosen": "odd", "rejected": "even"}])
+    assert of_data(file, needs="candidates").items[0].candidates == ("odd", "even")
+    assert [of_data(file, needs=needs).items[0].candidates for needs in ("prompts", "rows")] == [(), ()]
+
+
 def test_candidates_are_those_of_the_question_else_the_answers_of_the_file(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     rows = [{"instruction": f"Is {n} odd?", "output": "odd" if n % 2 else "even"} for n in range(5)]

@@ -29,6 +29,7 @@ from loradock.errors import DiskFull, LoradockError
 from loradock.machine.answers import Space
 from loradock.machine.folders import Folders
 from loradock.use.gguf import metadata
+from loradock.use.gguf.export import predicts_ahead
 from loradock.use.merge.proof import kl
 
 IN_Q8_0 = 5e-3
@@ -252,6 +253,7 @@ print(json.dumps([code, sorted(path.name for path in Path("/mnt").iterdir())]))
 """
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("kib", [16, 100])
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing(llama: Path, kib: int) -> None:
     command = [*namespace(f"mount -t tmpfs -o size={kib}k none /mnt"), sys.executable, "-c", FILLED, str(llama)]
@@ -275,3 +277,18 @@ def test_what_a_killed_export_staged_is_removed_by_the_next(tmp_path: Path, llam
     done = typed(llama, "-o", tmp_path / "a.gguf")
     assert done.exit_code == 0, done.output
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.gguf", "a.gguf.Modelfile"]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_ahead"),
+    [
+        ("model.layers.61.eh_proj.weight", True),
+        ("mtp.layers.0.mlp.gate_proj.weight", True),
+        ("model.language_model.layers.61.enorm.weight", True),
+        ("model.layers.60.mlp.gate_proj.weight", False),
+        ("model.visual.layers.70.norm.weight", False),
+        ("model.vision_tower.encoder.layers.70.norm.weight", False),
+    ],
+)
+def test_layers_for_multi_token_prediction_are_known_by_their_names(name: str, is_ahead: bool) -> None:
+    assert predicts_ahead(["lm_head.weight", "model.layers.0.mlp.up_proj.weight", name], layers=61) == is_ahead

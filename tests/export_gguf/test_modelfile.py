@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,28 @@ def test_a_template_is_known_by_what_it_writes_and_its_system_message_is_kept(to
     text = modelfile.text(Path("a/b.gguf"), modelfile.form_of(tokenizer), eos="</s>", ends=["</s>", "<|im_end|>"])
     assert text.startswith('FROM ./b.gguf\nTEMPLATE """')
     assert text.endswith('SYSTEM """You are kind."""\nPARAMETER stop "</s>"\nPARAMETER stop "<|im_end|>"\n')
+
+
+def test_arguments_of_training_are_in_the_template_and_what_they_add_is_in_the_modelfile(tokenizer: Any) -> None:
+    """As enable_thinking has it in Qwen 3: a prompt without thoughts ends with empty ones."""
+    end = "{% if add_generation_prompt and enable_thinking is false %}{{ '<think>\\n\\n</think>' + after }}{% endif %}"
+    plain = modelfile.jinja_of("chatml") + end
+    tokenizer.chat_template = modelfile.with_arguments(plain, {"enable_thinking": False, "after": "\n\n\"'日"})
+    form = modelfile.form_of(tokenizer)
+    assert form == modelfile.Form(name="chatml", system=None, tail="<think>\n\n</think>\n\n\"'日")
+    (template,) = re.findall('"""(.*?)"""', modelfile.text(Path("b.gguf"), form, eos="</s>", ends=[]), re.DOTALL)
+    for talk in TALKS:
+        wanted = tokenizer.apply_chat_template(
+            talk,
+            chat_template=plain,
+            tokenize=False,
+            add_generation_prompt=True,
+            enable_thinking=False,
+            after="\n\n\"'日",
+        )
+        assert render(template, talk) == wanted
+    tokenizer.chat_template = modelfile.with_arguments(plain, {"enable_thinking": False, "after": "{{ .Tools }}"})
+    assert modelfile.form_of(tokenizer) is None
 
 
 @pytest.mark.parametrize("template", ["{{ messages[0].content | upper }}", "{{ raise_exception('no') }}", None])

@@ -47,7 +47,9 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {file.name: file.read_bytes() for file in folder.iterdir()}
 
 
-def test_a_run_is_merged_and_proven_and_the_same_again_to_the_byte(tmp_path: Path, run: Path) -> None:
+def test_a_run_is_merged_and_proven_and_the_same_again_to_the_byte(
+    tmp_path: Path, run: Path, request: pytest.FixtureRequest
+) -> None:
     first = typed(run, tmp_path / "one", "--verify", "full", "--json")
     assert first.exit_code == 0, first.output
     found = json.loads(first.stdout)
@@ -56,6 +58,7 @@ def test_a_run_is_merged_and_proven_and_the_same_again_to_the_byte(tmp_path: Pat
     assert "onto the trained weights" in first.stderr
     record = json.loads((tmp_path / "one" / "merge.json").read_text())
     assert record["run_id"] == json.loads((run / "run.json").read_text())["run_id"]
+    request.getfixturevalue("forked_proof")  # the first is started cold
     assert typed(run, tmp_path / "two", "--verify", "full").exit_code == 0
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
     assert str(tmp_path) not in (tmp_path / "one" / "merge.json").read_text()
@@ -96,6 +99,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, run: Pa
     assert written <= found["disk_bytes"] <= written + (40 << 20)
 
 
+@pytest.mark.thin(2)
 def test_20_kills_leave_no_half_model_and_the_same_command_finishes(
     tmp_path: Path, llama: Path, forking: Forking
 ) -> None:
@@ -136,6 +140,7 @@ atexit.register(lambda: Path("peak").write_text(str(peak() - before)))
 """
 
 
+@pytest.mark.thin(2)
 def test_memory_is_bounded_by_the_largest_target_and_not_by_the_model(tmp_path: Path, forking: Forking) -> None:
     shape = {"hidden_size": 512, "intermediate_size": 16384, "num_hidden_layers": 8, "max_position_embeddings": 64}
     base = make_llama(tmp_path / "base", **shape)

@@ -23,6 +23,7 @@ from loradock.use.merge import experts, proof
 from loradock.use.merge.proof import kl
 
 pytestmark = [
+    pytest.mark.usefixtures("forked_proof"),
     pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*fan_in_fan_out is set to False:UserWarning"),
 ]
@@ -80,6 +81,7 @@ KINDS: dict[str, dict[str, Any]] = {
 UNTIED = ("head", "embedding", "lora-on-head", "lora-on-embedding")
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_model_answers_as_base_and_adapter_do(
@@ -101,6 +103,7 @@ def test_a_merged_model_answers_as_base_and_adapter_do(
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_merged_onto_the_weights_of_training(tmp_path: Path, family: str) -> None:
     base = make_model(tmp_path / "base", family)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import subprocess
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from faults.forking import Forking
 from proven import unchecked
 from safetensors.torch import load_file
 from tiny import copy_tree
@@ -301,11 +300,12 @@ def test_a_tokenizer_that_breaks_its_process_does_not_break_ours(case: str, tmp_
     assert words in str(refused.value)
 
 
-def test_the_command_names_file_and_field_and_ends_with_78(tmp_path: Path, llama: Path, rows: Path) -> None:
+def test_the_command_names_file_and_field_and_ends_with_78(
+    tmp_path: Path, llama: Path, rows: Path, forking: Forking
+) -> None:
     directory = copy_tree(llama, tmp_path / "model")
     config(num_hidden_layers=1 << 40)(directory)
     for verb in (["plan"], ["train", "--output", str(tmp_path / "run"), unchecked("it is refused before")]):
-        command = [sys.executable, "-m", "loradock", *verb, "--model", str(directory), "--data", str(rows)]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+        done = forking.run(tmp_path, *verb, "--model", str(directory), "--data", str(rows))
         assert done.returncode == 78, done.stderr
         assert "config.json: num_hidden_layers is 1,099,511,627,776" in done.stderr

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from adding import copied, forked, insert, typed
+from adding import copied, forked, insert
 from proven import unchecked
 from safetensors.torch import load_file
 
@@ -208,12 +208,13 @@ def test_two_answers_of_a_prompt_are_a_kind_of_samples_that_trains_and_continues
         lines = map(json.loads, (tmp_path / output / "metrics.jsonl").read_text("utf-8").splitlines())
         return [line["loss"] for line in lines if line["kind"] == "train"]
 
-    refused = typed(tmp_path, "train", "--model", str(llama), "--data", "choices.jsonl")
-    assert refused.returncode == 78
-    assert "choices.jsonl holds two answers of each prompt; objective supervised learns nothing of it" in refused.stderr
-    assert "--set objective=chooses" in refused.stderr
-
     with forked(tmp_path) as typing:
+        refused = typing(tmp_path, "train", "--model", str(llama), "--data", "choices.jsonl")
+        assert refused.returncode == 78
+        found = refused.stderr
+        assert "choices.jsonl holds two answers of each prompt; objective supervised learns nothing of it" in found
+        assert "--set objective=chooses" in found
+
         losses = train("whole", 6, "objective=chooses")
         assert losses[0] == pytest.approx(math.log(2), abs=1e-4), "the adapter begins as the base"
         assert losses[-1] < 0.5 * losses[0]

@@ -108,6 +108,7 @@ def test_loss_and_gradients_are_those_of_the_files_values_in_float64(
     assert_close(computed, {name: gradient.float() for name, gradient in gradients(twin).items()})
 
 
+@pytest.mark.usefixtures("forked_proof")
 def test_a_run_resumes_bit_by_bit_and_its_adapter_is_merged_onto_the_files_values(
     published: Published, rows: Path, tmp_path: Path
 ) -> None:

@@ -90,7 +90,9 @@ def plan(
     loaded = _loaded(ask, needs_rows=made_up is None)
     facts = _machine(gpu, count=gpus, nodes=nodes)
     if not made_up:
-        first_look.look(loaded.config.data, seconds=first_look.GLANCE_SECONDS)  # before a library is imported
+        # before a library is imported
+        kinds = loaded.config.objective_spec.samples
+        first_look.look(loaded.config.data, kinds=kinds, seconds=first_look.GLANCE_SECONDS)
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None

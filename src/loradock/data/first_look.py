@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
+from loradock.catalog.samples import SampleKind
 from loradock.config.sections.data import DataConfig
 from loradock.data.problems import BadRow, Problems
 from loradock.data.readers import hub
@@ -15,9 +17,10 @@ GLANCE_SECONDS = 0.2
 """For a command that answers in seconds itself."""
 
 
-def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
+def look(data: DataConfig, *, kinds: Collection[SampleKind] = (), seconds: float = BUDGET_SECONDS) -> None:
     """Read the rows of local sources for some seconds, and to their end once one is bad. DataError with every problem.
 
+    `kinds` are those that the objective learns from: what is proposed for columns of no format makes such rows.
     What was not come to, preparation reads. Raises what `data.sources.samples` raises.
     """
     numbered = [*enumerate((*data.sources, *held_out_files(data)))]
@@ -28,7 +31,7 @@ def look(data: DataConfig, *, seconds: float = BUDGET_SECONDS) -> None:
         for index, source in part:
             if hub.is_hub(source.path):
                 continue
-            for _, sample in samples(source, index=index):
+            for _, sample in samples(source, index=index, kinds=kinds):
                 if isinstance(sample, Problem):
                     if not (data.skips and isinstance(sample, BadRow)):
                         problems.add(sample)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import Format, named
@@ -93,6 +94,14 @@ def of_template(template: ChatTemplate, *, vocabulary: str) -> Iterator[str]:
             f"warning: the template {template.name} writes {', '.join(lacking)}, and the vocabulary has no such "
             "tokens: they are trained as plain text (--set data.template=alpaca needs none)"
         )
+
+
+def of_arguments(arguments: Iterable[str], *, template: ChatTemplate) -> Iterator[str]:
+    """The arguments of data.template_arguments whose names the template nowhere has: a slip changes what is learned."""
+    for name in arguments:
+        if not re.search(rf"\b{re.escape(name)}\b", template.text):
+            key = f"data.template_arguments.{name}"
+            yield f"warning: {key} has no effect: the template ({template.name}) has no such name"
 
 
 def of_special_texts(counts: dict[str, int], *, special_tokens: SpecialTokens) -> Iterator[str]:

@@ -88,6 +88,7 @@ class Task:
     def notes(self, manifest: Mapping[str, Any], sources: Sequence[SourceConfig]) -> Iterator[str]:
         """See `Work`."""
         yield from remarks.of_template(self.template, vocabulary=self.spec.backend)
+        yield from remarks.of_arguments(self.template_arguments, template=self.template)
         yield from remarks.of_special_texts(manifest["special_texts"], special_tokens=self.special_tokens)
         if manifest["samples"] < manifest["rows"] and self.reasoning == "all_turns":
             yield f"{manifest['samples']:,} rows became {manifest['rows']:,} documents (data.reasoning all_turns)"

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from loradock.catalog.samples import SampleKind
 from loradock.config.sections.data import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
 from loradock.data.formats import FORMATS, Format, RowError, Sample, Undetected, convert_row, detect, named, renamed
@@ -29,13 +30,15 @@ MISFITS_HELD = 1000
 """So many rows that do not fit, and none before them that does, tell the configuration's mistake."""
 
 
-def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None = None) -> Generator[Loaded, None, None]:
+def samples(
+    source: SourceConfig, *, index: int = 0, contents: Contents | None = None, kinds: Collection[SampleKind] = ()
+) -> Generator[Loaded, None, None]:
     """The samples of a source in file order, with a Problem in the place of each row that cannot be used.
 
     With `format: auto` the first readable row decides the format for all. Where it fits none, or is preference data,
     that is one problem, and the rest of the source is only read for records that are broken in themselves. `index` is
-    the source's place in `data.sources`, for hints; `contents` is filled in on the way. Raises ConfigError for an
-    unknown format or field and for one that no row fits, and what `read` raises.
+    the source's place in `data.sources` and `kinds` what is learned from, for hints; `contents` is filled in on the
+    way. Raises ConfigError for an unknown format or field and for one that no row fits, and what `read` raises.
     """
     reading = _Reading(source, index, contents or Contents())
     format = format_asked(source, index=index)
@@ -46,7 +49,7 @@ def samples(source: SourceConfig, *, index: int = 0, contents: Contents | None =
             continue
         try:
             refuse_pairs(row, source, index=index)
-            format = format or detect(row, mapping=source.fields, index=index)
+            format = format or detect(row, mapping=source.fields, index=index, kinds=kinds)
         except (Undetected, Preference) as error:
             if source.fields and isinstance(error, Undetected):
                 hint = unmapped(row, source.fields, index=index) or error.hint

@@ -36,13 +36,11 @@ def refused_path(error: BaseException) -> InputMissing | None:
 def storage_error(error: OSError, path: Path) -> StorageError | DiskFull | NotWritable:
     """The loradock error for an OSError while writing."""
     if error.errno in OUT_OF_SPACE:
-        return DiskFull(f"no space left for {path}", hint="free space, or --output a directory on another disk")
+        return DiskFull(f"no space left for {path}", hint="free space, or name an output on another disk")
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return NotWritable(
-            f"cannot write {path}: {error.strerror}", hint="--output a directory that this user may write"
-        )
+        return NotWritable(f"cannot write {path}: {error.strerror}", hint="name an output where this user may write")
     if error.errno in (errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):
-        return NotWritable(f"cannot write {path}: {error.strerror}", hint="--output another path")
+        return NotWritable(f"cannot write {path}: {error.strerror}", hint="name another output")
     if error.errno in (NOT_REGULAR, TOO_LARGE):
         return StorageError(f"cannot use {path}: {error.strerror}", hint=f"ls -lL {path}")
     return StorageError(f"writing {path} failed: {error.strerror}", hint=_remedy(error.errno))

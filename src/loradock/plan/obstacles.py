@@ -19,7 +19,7 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
     lora, train = config.lora, config.train
     return {
         "decoder": model.decoder not in BY_DECODER,
-        "recurrence": model.recurrence is not None,
+        "recurrence": model.recurrence is not None and not _is_read(model),
         "remote code": config.model.trust_remote_code is not None,
         "peculiarity": model.peculiarity is not None,
         "outlier columns": config.model.storage.has_outlier_columns,
@@ -38,6 +38,12 @@ def met(config: RunConfig, model: ModelFacts, *, compute_dtype: str) -> dict[Lim
         "optimizer": train.optimizer not in ("auto", *PREFERRED.optimizers),
         "other states": train.optimizer not in ("auto", *ZERO.optimizers),
     }
+
+
+def _is_read(model: ModelFacts) -> bool:
+    """Whether the fast engine reads recurrent layers of this family."""
+    family = BY_DECODER.get(model.decoder)
+    return family is not None and family.is_recurrent
 
 
 def _has_several_ranks_in_a_block(model: ModelFacts, *, rank: int) -> bool:

@@ -123,6 +123,7 @@ def fast_seconds(
         "dequantise": dequantised * dense / rates.dequantise_bytes,
         "kernels": _fast_kernels(widths) * widths.layers * (1 + recomputed / 3) * rates.kernel_seconds,
         "documents": documents * widths.layers * (1 + recomputed / 3) * DOCUMENT_SECONDS,
+        "recurrence": _recurrent_seconds(widths, tokens=tokens, rates=rates),
     }
 
 
@@ -161,6 +162,7 @@ def peft_seconds(
         * padded_tokens,
         "dequantise": 3 * layers * widths.weights * (NF4_BYTES + size) / rates.dequantise_bytes,
         "kernels": (PEFT_KERNELS_A_LAYER + PEFT_KERNELS_AN_EXPERT * widths.experts) * layers * rates.kernel_seconds,
+        "recurrence": _recurrent_seconds(widths, tokens=padded_tokens, rates=rates),
     }
     return {**gpu, "waiting for the host": max(0.0, peft_host_seconds(widths) - sum(gpu.values()))}
 
@@ -168,6 +170,12 @@ def peft_seconds(
 def peft_host_seconds(widths: Widths) -> float:
     """Seconds of the host for one micro-batch of PEFT with full checkpointing, whatever its tokens."""
     return (PEFT_HOST_SECONDS_A_LAYER + PEFT_HOST_SECONDS_AN_EXPERT * widths.experts) * widths.layers
+
+
+def _recurrent_seconds(widths: Widths, *, tokens: float, rates: Rates) -> float:
+    """Of recurrent layers where no kernel computes them, forward twice and backward once: launches, or traffic."""
+    launches = widths.recurrent_launches * rates.kernel_seconds
+    return widths.layers * max(launches, widths.recurrent_bytes * tokens / rates.bytes) * 4 / 3
 
 
 def _fast_kernels(widths: Widths) -> float:

@@ -5,7 +5,7 @@ RunConfig + Facts -> base, rows -> Plan -> quantised base + adapter -> Job -> lo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -116,17 +116,17 @@ def export(context: RunContext, ready: Ready) -> None:
     evaluations = record.metrics("eval")
     loss_curve.draw(record.metrics("train"), evaluations, adapter / "training_curve.png")
     is_chat = ready.found.data.chat_template is not None
-    prompt = trained_prompt(job.tokenizer) if is_chat else None
+    prompt = trained_prompt(job.tokenizer, job.config.data.template_arguments) if is_chat else None
     model_card.write(record.content, evaluations, adapter / "README.md", prompt=prompt)
 
 
-def trained_prompt(tokenizer: Any) -> str | None:
+def trained_prompt(tokenizer: Any, arguments: Mapping[str, Any]) -> str | None:
     """A question as the trained chat template puts it to the model; None for a template that cannot write this one."""
     from loradock.data import chat_template
     from loradock.errors import ModelError
 
     question = [{"role": "user", "content": "..."}]
-    given = {name: str(text) for name, text in tokenizer.special_tokens_map.items()}
+    given = {name: str(text) for name, text in tokenizer.special_tokens_map.items()} | {**arguments}
     try:
         return chat_template.render(
             tokenizer.chat_template, question, name="the tokenizer's own", given=given, is_prompt=True

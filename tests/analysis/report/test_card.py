@@ -9,9 +9,12 @@ import pytest
 import yaml
 from analysis.report.content import REVISION, content, evaluations, metrics
 from PIL import Image
+from tiny import BASE
+from transformers import AutoTokenizer
 
 from loradock.plan.plan import shown
 from loradock.training.observers import loss_curve, model_card
+from loradock.training.run import trained_prompt
 
 
 def written(directory: Path, *, lines: bool = True, prompt: str | None = "<s>[INST] ... [/INST]", **known: Any) -> str:
@@ -52,6 +55,18 @@ def test_the_card_holds_the_facts_of_the_run(tmp_path: Path) -> None:
         "```text\n<s>[INST] ... [/INST]\n```",
     ):
         assert fact in text, fact
+
+
+def test_the_card_puts_a_question_with_the_arguments_of_the_template(tmp_path: Path) -> None:
+    """Without them its lines would write another prompt than the one above them, which training read."""
+    card = content(tmp_path)
+    card["config"]["data"]["template_arguments"] = {"enable_thinking": False, "style": 'a "b"'}
+    model_card.write(card, [], tmp_path / "README.md", prompt="...")
+    calls = [line for line in (tmp_path / "README.md").read_text("utf-8").splitlines() if "apply_chat_template" in line]
+    assert [line.partition('"pt"')[2] for line in calls] == [""", enable_thinking=False, style='a "b"')"""]
+    tokenizer = AutoTokenizer.from_pretrained(BASE)
+    tokenizer.chat_template = "{{ messages[0].content }}{{ style }}"
+    assert trained_prompt(tokenizer, {"style": "!"}) == "...!"
 
 
 def test_the_card_of_a_run_on_raw_text_shows_no_chat_template(tmp_path: Path) -> None:

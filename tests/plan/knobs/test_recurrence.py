@@ -10,7 +10,10 @@ from facts.recorded import config, data, decision, machine, models, planned
 
 from loradock.errors import ConfigError
 from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
+from loradock.plan import gpu_table, throughput
 from loradock.plan.knobs import packing
+from loradock.plan.memory.fast import Setting, Shape
+from loradock.plan.memory.widths import widths
 from loradock.plan.planner import context_of
 
 COUNTED = Recurrence(
@@ -72,3 +75,31 @@ def test_memory_counts_what_each_recurrent_layer_keeps_and_recomputed_one_of_the
     )
     layers = 1 if checkpointing else 24
     assert more - plain == pytest.approx(345_258 * layers * data().longest_tokens, rel=1e-3)
+
+
+def test_no_graph_is_made_of_recurrent_layers_and_what_no_kernel_computes_of_them_takes_its_time() -> None:
+    served = replace(hybrid(), decoder="Qwen3_5TextModel")
+    plan = planned(facts=machine("h200"), model=served)
+    assert (plan.engine.value, plan.packing.value) == ("fast", True)
+    assert decision(plan, "cuda_graphs").why == "launches of its recurrent layers vary with the documents"
+    assert "24 recurrent layers in torch" in decision(plan, "kernels").why
+    memory, without = (
+        planned(facts=machine("h200"), model=model, config=config(train={"micro_batch": 1})).memory_bytes
+        for model in (served, replace(served, recurrence=None))
+    )
+    assert memory["activations"] == without["activations"]
+    assert 345_258 < (memory["in flight"]) / data().longest_tokens < 3 * 345_258, "one layer's is there at a time"
+    shape = Shape(tokens=2048, checkpointed=0)
+    settings = Setting(
+        quantization="nf4",
+        double_quant=True,
+        dtype="bfloat16",
+        rank=16,
+        on_gpu=True,
+        has_flash=True,
+        longest_tokens=512,
+        mean_tokens=512.0,
+    )
+    rows, rates = throughput.Rows(mean_tokens=512.0, supervised_share=1.0), throughput.rates_of(gpu_table.named("h200"))
+    parts = throughput.fast_seconds(widths(served, rank=16), shape, settings, tokens=2048, rows=rows, rates=rates)
+    assert parts["recurrence"] == pytest.approx(24 * 4 / 3 * 5_009_550_342 * 4 / rates.bytes, rel=1e-6)

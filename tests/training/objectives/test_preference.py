@@ -43,6 +43,16 @@ SHAPES: dict[str, dict[str, Any]] = {
     "llama": SMALL,
     "mistral with a window": {**SMALL, "num_key_value_heads": 2, "sliding_window": 12},
     "gemma2 with soft caps": {**SMALL, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 12},
+    "qwen3_5_text, recurrent": {
+        **SMALL,
+        "num_key_value_heads": 2,
+        "head_dim": 16,
+        "layer_types": ["linear_attention", "full_attention"],
+        "linear_num_key_heads": 2,
+        "linear_num_value_heads": 4,
+        "linear_key_head_dim": 16,
+        "linear_value_head_dim": 16,
+    },
     "gpt2": {"n_embd": 64, "n_layer": 2, "n_head": 4, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0},
 }
 SETTINGS = (
@@ -74,7 +84,9 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     for name, shape in SHAPES.items():
         torch.manual_seed(0)
-        config = AutoConfig.for_model(name.partition(" ")[0], vocab_size=len(tokenizer), **shape)
+        kind = name.partition(" ")[0].rstrip(",")
+        more = kind.startswith("qwen3_5")  # its tokenizer adds a token of its own
+        config = AutoConfig.for_model(kind, vocab_size=len(tokenizer) + more, **shape)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
     return {name: folder / name for name in SHAPES}
@@ -147,6 +159,7 @@ def compare(ours: Sequence[StepResult | SimpleNamespace], theirs: Sequence[dict[
             assert [each.parts[name] for each in ours] == pytest.approx(expected, rel=10 * relative, abs=2e-5), name
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("loss", "more"),
     [
@@ -177,6 +190,7 @@ def test_twenty_steps_of_each_loss_are_those_of_the_unmodified_dpo_trainer(
     compare(fast, theirs, relative=OTHER_ORDER)
 
 
+@pytest.mark.thin(3)
 def test_twenty_steps_of_a_sum_of_losses_are_those_of_the_unmodified_dpo_trainer(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -193,6 +207,7 @@ def test_twenty_steps_of_a_sum_of_losses_are_those_of_the_unmodified_dpo_trainer
     compare(lines(job(tmp_path / "fast", *small, model=bases["llama"], data=pairs)), theirs, relative=OTHER_ORDER)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "form", [("train.packing=false", "train.micro_batch=4"), ("train.packing=true", "train.micro_batch=3")]
 )
@@ -241,6 +256,7 @@ def test_two_processes_are_two_of_the_unmodified_dpo_trainer(
         compare([SimpleNamespace(**line) for line in made[engine]], made["trl"], relative=relative)
 
 
+@pytest.mark.thin(3)
 def test_a_base_in_float32_of_another_family_by_both_engines(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -257,6 +273,7 @@ def test_a_base_in_float32_of_another_family_by_both_engines(
 BASES = (("llama", ()), pytest.param("mistral with a window", ("model.quantization=none",), marks=pytest.mark.full))
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("shape", "stored"), BASES)
 @pytest.mark.parametrize(
     ("loss", "theirs_is", "settings", "more"),
@@ -284,6 +301,7 @@ def test_losses_without_a_reference_are_those_of_the_unmodified_cpo_trainer(
     assert [each.loss for each in ours] == pytest.approx([each["loss"] for each in theirs], rel=OTHER_ORDER)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("shape", "stored"), BASES)
 def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
     shape: str, stored: tuple[str, ...], bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -301,6 +319,7 @@ def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
     assert first.loss == pytest.approx(-0.1 * theirs["log_odds_ratio"], rel=OTHER_ORDER)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("loss", ["dpo", "orpo"])
 def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
     loss: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -345,6 +364,7 @@ def test_a_reference_with_the_adapter_would_be_seen(
         assert second.parts["reward_margin"] == 0, "a reference that moves along: nothing would be measured"
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_reference_draws_no_dropout_and_the_trained_answers_do(
     engine: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -437,9 +457,17 @@ SHARED_CASES: dict[str, tuple[str, ...]] = {
     "checkpointed": ("train.checkpointing=true",),
     "mistral with a window": (),
     "gemma2 with soft caps": (),
+    "qwen3_5_text, recurrent": (),
+    "qwen3_5_text, recurrent, checkpointed": ("train.checkpointing=true",),
 }
 
 
+def base_of(case: str, bases: dict[str, Path]) -> Path:
+    """The base of one of these cases."""
+    return bases.get(case.removesuffix(", checkpointed"), bases["llama"])
+
+
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("multiple", [1, 64])
 @pytest.mark.parametrize("case", SHARED_CASES)
 def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
@@ -448,7 +476,7 @@ def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_ro
     found = {}
     for shares in ("true", "false"):
         words = (f"preference.share_prompts={shares}", "engine=fast", "train.micro_batch=16", *SHARED_CASES[case])
-        made = job_of(tmp_path / shares, *SETTINGS, *words, model=bases.get(case, bases["llama"]), data=talks)
+        made = job_of(tmp_path / shares, *SETTINGS, *words, model=base_of(case, bases), data=talks)
         found[shares] = scored(made, multiple=multiple)
     (once, gradient, tokens), (twice, expected, all_tokens) = found["true"], found["false"]
     assert tokens < 0.75 * all_tokens
@@ -456,6 +484,7 @@ def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_ro
     assert (gradient - expected).norm() < 2 * RELATIVE * expected.norm()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("fault", ["an answer sees the other", "a position goes on", "a gradient is lost"])
 def test_a_fault_in_what_is_shared_is_seen(
     fault: str, bases: dict[str, Path], talks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

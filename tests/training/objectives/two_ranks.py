@@ -15,18 +15,17 @@ from loradock.training.events import StepResult
 from loradock.training.job import Job
 from objectives.reference import CASES, GENERATIVE, first_step, flat_gradient, norm, reference_job, settings_of
 
-ENGINES = ("fast", "peft")
 SPLIT = ("embedding.passes=cached", "train.micro_batch=3")
 
 
-def main(folder: Path) -> None:
+def main(folder: Path, engine: str) -> None:
     """By the launcher's environment; `folder` is the same one for all ranks."""
     facts = probe.gather(Host())
     meeting = f"file://{folder / 'meeting'}"
     distributed.init_process_group("gloo", init_method=meeting, rank=facts.rank, world_size=facts.world_size)
     own = folder / f"rank-{facts.rank}"
     own.mkdir()
-    found = {engine: computed(own, engine) for engine in ENGINES}
+    found = computed(own, engine)
     if facts.rank == 0:
         (folder / "found.json").write_text(json.dumps(found), "utf-8")
     distributed.destroy_process_group()

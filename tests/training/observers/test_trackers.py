@@ -55,6 +55,7 @@ def test_all_trackers_that_are_not_installed_are_told_at_once_with_what_installs
     assert told.value.hint == f"pip install {' '.join(sorted(name.replace('_', '-') for name in absent))}"
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("variables", "is_refused"),
     [({}, True), ({"WANDB_MODE": "offline"}, False), ({"WANDB_API_KEY": KEY}, False), ({"NETRC": "netrc"}, False)],
@@ -169,6 +170,7 @@ def test_two_ranks_do_not_wait_for_a_server_that_hangs(tmp_path: Path, llama: Pa
     assert "tracker mlflow has not answered for 60 s; the run continues" in done.stderr
 
 
+@pytest.mark.thin(3)
 def test_a_tracker_that_cannot_be_opened_is_told_once_and_the_others_get_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -184,6 +186,7 @@ def test_a_tracker_that_cannot_be_opened_is_told_once_and_the_others_get_their_l
     assert loss.read_text(encoding="utf-8").split()[1:] == ["1.0", "1"]
 
 
+@pytest.mark.thin(3)
 def test_mlflow_keeps_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mlflow_server.answering() as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)

@@ -193,3 +193,4 @@ def test_every_kind_of_failed_write_has_an_error_of_its_own(code: int, kind: typ
     error = storage_error(OSError(code, os.strerror(code)), Path("out"))
     assert type(error) is kind
     assert error.hint
+    assert "--" not in error.hint  # every verb raises it, and `merge` names its output without an option

@@ -14,13 +14,14 @@ class Family:
 
     `decoder`: its class in transformers, `model_type` that of its configuration. `has_out_norms`: its layers have a
     norm after each half, too. `gguf_name`: llama.cpp's name for a dense one, None where it is not
-    exported (`use/gguf/mixtures/` has those of mixtures).
+    exported (`use/gguf/mixtures/` has those of mixtures). `is_recurrent`: `module` reads its recurrent layers, too.
     """
 
     decoder: str
     model_type: str
     module: str
     has_out_norms: bool = False
+    is_recurrent: bool = False
     gguf_name: str | None = None
 
 
@@ -38,12 +39,16 @@ FAMILIES = (
     Family(decoder="Ernie4_5Model", model_type="ernie4_5", module="ernie"),
     Family(decoder="Ernie4_5_MoeModel", model_type="ernie4_5_moe", module="ernie"),
     Family(decoder="OlmoeModel", model_type="olmoe", module="olmoe"),
+    Family(decoder="Qwen3NextModel", model_type="qwen3_next", module="delta", is_recurrent=True),
+    Family(decoder="Qwen3_5TextModel", model_type="qwen3_5_text", module="delta", is_recurrent=True),
+    Family(decoder="Qwen3_5MoeTextModel", model_type="qwen3_5_moe_text", module="delta", is_recurrent=True),
     Family(decoder="GptOssModel", model_type="gpt_oss", module="gptoss"),
     Family(decoder="Phi3Model", model_type="phi3", module="phi3"),
     Family(decoder="GraniteModel", model_type="granite", module="granite"),
     Family(decoder="GraniteMoeModel", model_type="granitemoe", module="granite"),
     Family(decoder="GraniteMoeSharedModel", model_type="granitemoeshared", module="granite"),
-    Family(decoder="GraniteMoeHybridModel", model_type="granitemoehybrid", module="granite"),
+    Family(decoder="GraniteMoeHybridModel", model_type="granitemoehybrid", module="granite", is_recurrent=True),
+    Family(decoder="Lfm2Model", model_type="lfm2", module="lfm2", is_recurrent=True),
     Family(decoder="Llama4TextModel", model_type="llama4_text", module="llama4"),
     Family(decoder="GemmaModel", model_type="gemma", module="gemma"),
     Family(decoder="Gemma2Model", model_type="gemma2", module="gemma", has_out_norms=True),

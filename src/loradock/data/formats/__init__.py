@@ -68,11 +68,13 @@ def named(name: str, *, index: int = 0) -> Format:
     )
 
 
-def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0) -> Format:
+def detect(
+    row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0, kinds: Collection[SampleKind] = ()
+) -> Format:
     """The first format whose required fields are all there, as columns or through `mapping` (field -> column).
 
     Only formats that have every mapped field are looked at. Raises Undetected (a RowError) that lists the formats;
-    its `hint` is a `--set` for source number `index` that would make the nearest one fit.
+    its `hint` is a `--set` for source number `index` that would make the nearest one fit, one of `kinds` if it can.
     """
     mapping = mapping or {}
     by_field = renamed(mapping, row)
@@ -80,7 +82,7 @@ def detect(row: Row, *, mapping: Mapping[str, str] | None = None, index: int = 0
     for first in formats_of_row[:1]:
         plain = (format for format in formats_of_row if format.kind == "rows" and _takes(format, by_field))
         return next(plain, first) if first.is_extra else first
-    raise undetected(shown_for(row), row, mapping=mapping, index=index)
+    raise undetected(shown_for(row, kinds), row, mapping=mapping, index=index, kinds=kinds)
 
 
 def extra_of(row: Row, kinds: Collection[SampleKind]) -> Format | None:
@@ -100,10 +102,10 @@ def _takes(format: Format, row: Row) -> bool:
     return True
 
 
-def shown_for(row: Row) -> list[Format]:
+def shown_for(row: Row, kinds: Collection[SampleKind] = ()) -> list[Format]:
     """The formats that a message speaks of: rows to answer first (those seldom met last of them).
 
-    Others where the row has a column of theirs alone.
+    Others where the row has a column of theirs alone, or where they are of `kinds`.
     """
     columns = {plainly(column) for column in row}
     plain = [format for format in FORMATS if format.kind == "rows"]
@@ -112,4 +114,5 @@ def shown_for(row: Row) -> list[Format]:
     for format in FORMATS:
         if format.kind in own:
             own[format.kind] |= {*format.required} - COMMON
-    return [*plain, *(each for each in FORMATS if each.kind in own and not columns.isdisjoint(own[each.kind]))]
+    met = {kind for kind, names in own.items() if kind in kinds or not columns.isdisjoint(names)}
+    return [*plain, *(each for each in FORMATS if each.kind in met)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Collection, Mapping, Sequence
 
+from loradock.catalog.samples import SampleKind
 from loradock.data.formats.base import Format, convert_row
 from loradock.data.formats.fields import Misfit, Row, RowError, is_list, is_object, listed
 from loradock.text.suggest import nearest
@@ -23,6 +24,9 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "prompt": ("question", "query", "instruction"),
     "completion": ("response", "answer", "target", "output"),
     "text": ("content", "body", "document", "story"),
+    "anchor": ("query", "question", "sentence1"),
+    "positive": ("pos", "answer", "passage", "document", "sentence2"),
+    "negative": ("neg",),
 }
 """Column names that other data sets use for a field, likeliest first."""
 TEXTS_OF_A_PAIR = 2
@@ -32,15 +36,19 @@ class Undetected(RowError):
     """A row that fits no format; `hint` is what to type."""
 
 
-def undetected(formats: Sequence[Format], row: Row, *, mapping: Mapping[str, str], index: int) -> Undetected:
+def undetected(
+    formats: Sequence[Format], row: Row, *, mapping: Mapping[str, str], index: int, kinds: Collection[SampleKind] = ()
+) -> Undetected:
     """The error for a row of no format, under this mapping, in source number `index`.
 
-    What is proposed was tried on the row: the nearest of the formats that can be made of it, else what its values are.
+    What is proposed was tried on the row: the nearest of the formats that can be made of it, of those of `kinds` where
+    there are such, else what its values are.
     """
     known = "; ".join(f"{format.name} needs {', '.join(format.required)}" for format in formats)
     mapped = ", ".join(f"{field} = {column}" for field, column in mapping.items())
     what = f"columns {listed(row) or '(none)'}{f' (with fields {mapped})' if mapped else ''} fit no format: {known}"
-    tried = [format for format in formats if can_be(format, guess(format, row, mapping), row)]
+    possible = [format for format in formats if can_be(format, guess(format, row, mapping), row)]
+    tried = [format for format in possible if format.kind in kinds] or possible
     if tried:
         nearest = min(tried, key=lambda format: _distance(format, guess(format, row, mapping), row))
         hint = f"nearest is {nearest.name}: {options(nearest, row, mapping=mapping, index=index)}"

@@ -54,6 +54,8 @@ def graph_obstacle(context: Context) -> str | None:
         return "there is no GPU"
     if context.model.experts:
         return "a mixture's launches vary with what its routers choose"
+    if context.model.recurrence:
+        return "launches of its recurrent layers vary with the documents"
     return None
 
 

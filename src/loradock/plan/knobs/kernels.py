@@ -1,6 +1,8 @@
-"""Which kernels compute: the fast engine's elementwise ones, Triton's on a GPU; those of recurrent layers elsewhere."""
+"""Which kernels compute: the fast engine's elementwise ones, Triton's on a GPU, and those of recurrent layers."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from loradock.errors import ConfigError
 from loradock.facts import COUNTED_TOKENS, Recurrence
@@ -13,23 +15,23 @@ NAME = "kernels"
 def decide(context: Context) -> Decision[str]:
     """triton, torch, or none where the fast engine does not train. Raises ConfigError for triton without a GPU."""
     setting = context.config.model.kernels
+    recurrence = context.model.recurrence
+    beside = f", {_cost(recurrence, context)}" if recurrence and recurrence.missing else ""
     if not context.engine.has_own_kernels:
         idle = f", so model.kernels={setting} has no effect" if setting != "auto" else ""
         reason = f"the {context.engine.name} engine computes with the model's own modules{idle}"
-        recurrence = context.model.recurrence
-        if recurrence and recurrence.missing:
-            return Decision(name=NAME, value="torch", why=f"{reason}, {_cost(recurrence, context)}")
-        return Decision(name=NAME, value="none", why=reason)
+        return Decision(name=NAME, value="torch" if beside else "none", why=f"{reason}{beside}")
     if setting == "triton" and not context.on_gpu:
         raise ConfigError(
             f"model.kernels is triton, which needs a GPU, and the device is {context.plan.device.value}",
             hint="--set model.kernels=auto",
         )
     if setting != "auto":
-        return asked(NAME, setting)
+        chosen = asked(NAME, setting)
+        return replace(chosen, why=f"{chosen.why}{beside}")
     if context.on_gpu:
-        return Decision(name=NAME, value="triton", why="fused for the GPU")
-    return Decision(name=NAME, value="torch", why="Triton needs a GPU")
+        return Decision(name=NAME, value="triton", why=f"fused for the GPU{beside}")
+    return Decision(name=NAME, value="torch", why=f"Triton needs a GPU{beside}")
 
 
 def _cost(recurrence: Recurrence, context: Context) -> str:
@@ -43,7 +45,8 @@ def _cost(recurrence: Recurrence, context: Context) -> str:
     seconds = (
         max(recurrence.launches * rates.kernel_seconds, recurrence.traffic_bytes / rates.bytes) * recurrence.layers
     )
-    kept_bytes = recurrence.kept(context.plan.compute_dtype.value) * recurrence.layers * COUNTED_TOKENS
+    layers_kept = 1 if context.engine.has_own_kernels else recurrence.layers  # the fast engine makes it again
+    kept_bytes = recurrence.kept(context.plan.compute_dtype.value) * layers_kept * COUNTED_TOKENS
     return (
         f"{missing} not installed, which costs an estimated {seconds * 1e3:,.0f} ms and {kept_bytes / 2**20:,.0f} MiB "
         f"for a row of {COUNTED_TOKENS} tokens"

@@ -45,7 +45,7 @@ def decide(context: Context) -> Decision[bool]:
 
 def _differing(context: Context) -> str | None:
     """Why documents in a pack would not be computed as alone; None where they would be."""
-    if context.model.recurrence:
+    if context.model.recurrence and not context.engine.always_packs:
         return CARRIES_ON
     setting, limit = context.config.train.micro_batch, context.pack_limit
     width = context.data.limit_tokens * max(context.least_rows, 1 if setting == "auto" else setting)

@@ -7,6 +7,7 @@ values, I = the MLP's inner size and r = the ranks of all adapters of a layer, i
     a plain layer keeps      2 h + p + a + 2 I + r, and in float32 two norms' rstd and a log-sum-exp a head
                              (2 I and r of each of its experts in a mixture, and the router's probabilities)
     a checkpointed one       h, its input; the one that is recomputed is whole for that time
+    a recurrent one          2 h + p + 2 I + r: what is between its linear layers is made again, for one layer
     in flight, beyond that   the gradient h, and the widest moment of one layer's forward or backward, or the head's
 
 The last layers are the plain ones, so the peak is at the head or in the last layer's backward, where all the others
@@ -40,6 +41,9 @@ PLAIN_COPIES = 3
 """Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
 PLAIN_LOGITS = 1 << 20
 """Logits of which plain torch's loss makes float32 copies at a time on a CPU."""
+FILLED_UP = 1.15
+"""Tokens of documents that a recurrent layer computes together, those that are filled up with them. An assumption; at
+most 1.33 (`backends.fast.mixers.recurrent`)."""
 PER_DOCUMENT_COPIES = 12
 """Copies of a document's queries where attention is recomputed document by document. An assumption."""
 CAPPED_COPIES = 5
@@ -190,7 +194,9 @@ class FastMemory:
         tokens = shape.tokens
         forward = self._forward(tokens, has_dense=has_dense)
         backward = max(
-            self._mlp_backward(tokens, has_dense=has_dense), self._attention_backward(tokens, has_dense=has_dense)
+            self._mlp_backward(tokens, has_dense=has_dense),
+            self._attention_backward(tokens, has_dense=has_dense),
+            self._recurrent_backward(tokens),
         )
         if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is recomputed
             return self.kept_by_layer(tokens) + max(forward - self._hidden(tokens), backward)
@@ -234,6 +240,13 @@ class FastMemory:
         matrix = wide.hidden * wide.projected * has_dense
         gradients = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
         return int(recomputed + max(gradients, self._attention_workspace(tokens)))
+
+    def _recurrent_backward(self, tokens: int) -> int:
+        """The layer's gradient, what goes into and out of what is made again, with gradients, and what that keeps."""
+        if not self.model.recurrence:
+            return 0
+        around = tokens * (2 * self.widths.hidden + 4 * self.widths.projected) * self.bytes
+        return int(around + tokens * FILLED_UP * self.model.recurrence.kept(self.setting.dtype))
 
     def _attention_workspace(self, tokens: int) -> float:
         wide, setting = self.widths, self.setting

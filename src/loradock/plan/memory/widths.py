@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from loradock.catalog.families import BY_DECODER
-from loradock.facts import LinearShape, ModelFacts
+from loradock.facts import COUNTED_TOKENS, LinearShape, ModelFacts, Recurrence
 from loradock.plan.memory import experts
 from loradock.plan.memory.base import widest_input, widest_matrix
 
@@ -26,7 +26,8 @@ class Widths:
     token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
     of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
     with a common input, which is made dense at once: gate and up, as a rule, or those of one expert. `has_out_norms`:
-    what goes into a norm after each half is kept, too.
+    what goes into a norm after each half is kept, too. `recurrent_launches`, `recurrent_bytes`: of what no kernel
+    computes of recurrent layers, a pass forward and backward, and what it reads and writes for a token.
     """
 
     layers: int
@@ -47,6 +48,8 @@ class Widths:
     widest: int
     vocabulary: int
     has_out_norms: bool
+    recurrent_launches: float = 0.0
+    recurrent_bytes: float = 0.0
 
     @property
     def inputs(self) -> float:
@@ -63,6 +66,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     """Those of the model with adapters of this rank on its targets."""
     targets, family = set(model.targets), BY_DECODER.get(model.decoder)
     share = 1 / max(1, model.layers)
+    recurrent = model.recurrence or Recurrence(layers=0)
     attended = sum(layer.columns for layer in _ending(model, "o_proj")) * share or float(model.hidden)
     outputs = sum(layer.rows for layer in model.linears) * share
     inner = widest_input(model)
@@ -95,6 +99,8 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         widest=int(max(widest, model.hidden * projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),
+        recurrent_launches=recurrent.launches * recurrent.layers * share,
+        recurrent_bytes=recurrent.traffic_bytes / COUNTED_TOKENS * recurrent.layers * share,
     )
 
 

@@ -31,6 +31,12 @@ def quantisation(content: dict[str, Any]) -> str:
     return f"BitsAndBytesConfig({', '.join(texts)})" if texts else ""
 
 
+def with_arguments(call: str, content: dict[str, Any]) -> str:
+    """A call of apply_chat_template that writes what training read: with the run's data.template_arguments."""
+    arguments = content["config"]["data"].get("template_arguments", {})
+    return call.removesuffix(")") + "".join(f", {key}={value!r}" for key, value in arguments.items()) + ")"
+
+
 def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     """How to load the adapter with plain peft, and to ask it as it was trained."""
     revision, config = content["base"]["revision"], quantisation(content)
@@ -41,7 +47,7 @@ def usage(name: str, content: dict[str, Any], *, prompt: str | None) -> str:
     lines = opening.in_python(content["config"], name, pin)
     needed = [*([config.partition("(")[0]] if config else []), *(["AutoConfig"] if lines.before else [])]
     imports = ", ".join(sorted([base_class, "AutoTokenizer", *needed]))
-    asked = CHAT if prompt else RAW
+    asked = with_arguments(CHAT, content) if prompt else RAW
     shown_prompt = f"A question is put to it as\n\n```text\n{prompt}\n```" if prompt else PLAIN
     return f"""## Use
 
@@ -73,7 +79,7 @@ def reward_usage(name: str, content: dict[str, Any], *, prompt: str | None) -> s
         before, labels = f"{lines.before}config.num_labels = 1\n", lines.argument
     needed = [*(["AutoConfig"] if lines.before else []), *([config.partition("(")[0]] if config else [])]
     classes = sorted(["AutoModelForSequenceClassification", "AutoTokenizer", *needed])
-    scored = SCORED_CHAT if prompt else SCORED_RAW
+    scored = with_arguments(SCORED_CHAT, content) if prompt else SCORED_RAW
     return f"""## Use
 
 A score says how good an answer is beside others to the same prompt; by itself it has no unit.

@@ -78,8 +78,10 @@ def report_of(finished: Finished) -> tuple[Report, str | None]:
     settings = {"protocol": "own", "limit": None, "batch_tokens": BATCH_TOKENS}
     report = evaluate.report(adapted, tasks, settings=settings, other=base, trained=sources)
     evaluate.write(report, folder)
-    is_chat = opened.origin.lineage is None or opened.origin.lineage.conversations
-    return report, trained_prompt(opened.tokenizer) if is_chat else None
+    lineage = opened.origin.lineage
+    is_chat = lineage is None or lineage.conversations
+    arguments = lineage.template_arguments if lineage else {}
+    return report, trained_prompt(opened.tokenizer, arguments) if is_chat else None
 
 
 def results(report: Report) -> list[dict[str, Any]]:

@@ -119,6 +119,7 @@ def of_data(
             problems.add(Problem(what=what, file=name, line=number))
         else:
             item = _item(sample, row=len(items), place=shown_place(name, number))
+            item = item if needs == "candidates" else replace(item, candidates=(), texts=())
             items.append(replace(item, answer=calls_shown(item.calls)) if needs == "calls" else item)
     problems.check(files=files)
     count, note = len(items) + len(labelled.undesirable), None

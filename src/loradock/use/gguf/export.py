@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loradock.errors import EnvironmentUnfit, ModelError, UsageError
 from loradock.files import staged
@@ -17,11 +18,17 @@ from loradock.use.gguf.metadata import Shape
 from loradock.use.gguf.modelfile import Form, form_of, writes_bos
 from loradock.use.gguf.vocabulary import Vocabulary
 from loradock.use.inference.opener import Origin
+from loradock.use.merge import tensors
+
+if TYPE_CHECKING:
+    from loradock.model.source import BaseModel
 
 HEADER_BYTES = 64 << 20
 """Names and merges of the largest vocabularies, and what a file system rounds up."""
 
 PROBE_BYTES = 1 << 20
+AHEAD = re.compile(r"(?:model\.|language_model\.)*(?:mtp\.|layers\.(?P<layer>\d+)\.)")
+"""Of the names in a model's files: layers for multi-token prediction, and those of the decoder by their number."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +78,7 @@ def export(origin: Origin, file: Path, *, type_name: str, progress: Callable[[in
         tensors=len(tensors_to_write),
         pre=vocabulary_read.pre,
         template=special.form.name if special.form else None,
-        notes=_notes(shape, vocabulary_read.pre, is_part=architecture.is_wrapper(origin.base.config)),
+        notes=_notes(shape, vocabulary_read.pre, origin.base),
     )
 
 
@@ -94,6 +101,10 @@ class Tokens:
         from loradock.model.tokenizer import open_tokenizer
 
         tokenizer: Any = open_tokenizer(origin.base, directory=origin.directory)
+        if tokenizer.chat_template and origin.lineage:
+            # other programs know nothing of training.json: they get a template that writes what training read
+            arguments = origin.lineage.template_arguments
+            tokenizer.chat_template = modelfile.with_arguments(tokenizer.chat_template, arguments)
         settings = origin.directory / "generation_config.json"
         content = json_object(settings) if settings.is_file() else {}
         eos = content.get("eos_token_id")
@@ -219,11 +230,24 @@ def _reason(place: Path) -> OSError | None:
     return None
 
 
-def _notes(shape: Shape, pre: str, *, is_part: bool) -> tuple[str, ...]:
+def _notes(shape: Shape, pre: str, base: BaseModel) -> tuple[str, ...]:
     cut = f"context_length is {shape.context}: llama.cpp has no sliding window for this architecture"
     part = "the language model alone: llama.cpp has vision towers in a file of their own (--mmproj)"
     rounded = "llama.cpp rounds YaRN's bounds, which this model does not (truncate: false): its answers differ slightly"
     marks = "llama.cpp cuts words with combining marks (Hindi, Thai) otherwise than this tokenizer: other ids for these"
-    is_rounded = shape.scaling.get("truncate") is False
-    notes = ((cut, shape.is_windowed), (part, is_part), (rounded, is_rounded), (marks, pre in pre_tokenizers.CUT_MARKS))
+    ahead = "layers for multi-token prediction are left out: answers are the same, without drafts"
+    names = [entry.name for file in base.weight_files for entry in tensors.entries(file)]
+    notes = (
+        (cut, shape.is_windowed),
+        (part, architecture.is_wrapper(base.config)),
+        (rounded, shape.scaling.get("truncate") is False),
+        (marks, pre in pre_tokenizers.CUT_MARKS),
+        (ahead, predicts_ahead(names, layers=shape.layers)),
+    )
     return tuple(note for note, holds in notes if holds)
+
+
+def predicts_ahead(names: Iterable[str], *, layers: int) -> bool:
+    """Whether tensors of these names predict further tokens: below `mtp`, or in a layer behind those of the decoder."""
+    found = filter(None, map(AHEAD.match, names))
+    return any(match["layer"] is None or int(match["layer"]) >= layers for match in found)

@@ -52,14 +52,19 @@ ASKED = {"role": "user", "content": "How tall is K2?"}
 ANSWERED = {"role": "assistant", "content": "8,611 m."}
 PROBES = ([ASKED], [SYSTEM, ASKED], [ASKED, ANSWERED, ASKED], [SYSTEM, ASKED, ANSWERED, ASKED])
 MARK = "\u2042"
+GO_MARKS = ("{{", '"""')
 
 
 @dataclass(frozen=True, kw_only=True)
 class Form:
-    """A template that has a form in Go. `system`: the message that the model's own puts first where there is none."""
+    """A template that has a form in Go. `system`: the message that the model's own puts first where there is none.
+
+    `tail`: what the model's own writes behind where the form ends, as `<think>` and `</think>` without thoughts.
+    """
 
     name: str
     system: str | None
+    tail: str = ""
 
 
 def form_of(tokenizer: Any) -> Form | None:
@@ -73,9 +78,26 @@ def form_of(tokenizer: Any) -> Form | None:
         first = [{"role": "system", "content": system}] if system else []
         conversations = [turns if turns[0] is SYSTEM else [*first, *turns] for turns in PROBES]
         texts = [_written(tokenizer, jinja, turns) for turns in conversations]
-        if None not in texts and texts == rendered:
-            return Form(name=name, system=system)
+        tail = _tail(texts, rendered)
+        if tail is not None:
+            return Form(name=name, system=system, tail=tail)
     return None
+
+
+def _tail(texts: Sequence[str | None], rendered: Sequence[str | None]) -> str | None:
+    """What stands behind each text in what was rendered, the same for all; None where they differ otherwise."""
+    tails = {
+        written.removeprefix(text) if text is not None and written is not None and written.startswith(text) else None
+        for text, written in zip(texts, rendered, strict=True)
+    }
+    tail = next(iter(tails)) if len(tails) == 1 else None
+    return None if tail is None or any(mark in tail for mark in GO_MARKS) else tail
+
+
+def with_arguments(template: str, arguments: Mapping[str, bool | int | float | str]) -> str:
+    """A Jinja template that writes without these arguments what it writes with them."""
+    readable = {name: value for name, value in arguments.items() if name.isidentifier()}
+    return "".join(f"{{% set {name} = {json.dumps(value)} %}}" for name, value in readable.items()) + template
 
 
 def jinja_of(name: str) -> str:
@@ -119,7 +141,7 @@ def text(file: Path, form: Form | None, *, eos: str, ends: Sequence[str]) -> str
     """The Modelfile for a GGUF file beside it; `ends`: tokens that end an answer."""
     lines = [f"FROM ./{file.name}"]
     if form:
-        lines.append(f'TEMPLATE """{FORMS[form.name].replace("EOS", eos)}"""')
+        lines.append(f'TEMPLATE """{FORMS[form.name].replace("EOS", eos)}{form.tail}"""')
         lines += [f'SYSTEM """{form.system}"""'] if form.system else []
     else:
         lines.append(

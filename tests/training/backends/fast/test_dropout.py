@@ -17,7 +17,7 @@ from loradock.training.backends.fast import layer
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.backend import build, salt_of
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.parts import Unfit
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import Dropout, dropped, plain
 from loradock.training.backends.fast.linear import LinearGroup

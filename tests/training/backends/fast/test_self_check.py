@@ -50,6 +50,7 @@ def test_a_sound_model_passes_in_every_dtype_and_is_left_as_it_was(dtype: str, j
     assert torch.equal(state, torch.get_rng_state())
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_computed_in_float32_as_peft_does_it_and_in_bfloat16_no_worse(
     family: str, tmp_path: Path, rows: Path
@@ -66,6 +67,7 @@ def test_every_family_is_computed_in_float32_as_peft_does_it_and_in_bfloat16_no_
     assert all(after[name].dtype == dtype and torch.equal(after[name], each) for name, (dtype, each) in before.items())
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
 def test_rows_of_new_tokens_are_computed_as_peft_does_it(family: str, dtype: str, tmp_path: Path, rows: Path) -> None:
@@ -110,9 +112,10 @@ def test_a_model_as_far_from_float32_as_peft_is_passes_however_far_that_is(tmp_p
 
 def group_of(model: Any, name: str) -> Any:
     layer = model.layers[1]
-    return getattr(layer if hasattr(layer, name) else layer.mlp, name)
+    return getattr(layer.mixer if hasattr(layer.mixer, name) else layer.mlp, name)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
@@ -122,6 +125,7 @@ def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str,
         self_check.check(model, in_each)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_an_adapter_that_is_dropped_from_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
@@ -136,7 +140,8 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
     """As a kernel may be that has no float32: here attention's gradient to the values."""
     job = job_of(tmp_path, "engine=fast", "model.compute_dtype=bfloat16", model=llama, data=rows)
     model, _ = build(job)
-    backend = model.layers[1].attention
+    mixer: Any = model.layers[1].mixer
+    backend = mixer.attention
 
     class Wrong:
         def forward(self, *arguments: Any) -> Any:
@@ -146,16 +151,17 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
             dq, dk, dv = backend.backward(*arguments)
             return dq, dk, dv * factor
 
-    model.layers[1].attention = Wrong()  # pyright: ignore[reportAttributeAccessIssue]
+    mixer.attention = Wrong()
     with pytest.raises(Unsound, match="in the compute dtype from float32"):
         self_check.check(model, job)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("leaking", [(0, 1), (1,)])
 def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in_each: Job) -> None:
     """In all layers, or in one."""
     model, _ = build(in_each)
-    backend = model.layers[0].attention
+    backend = model.attention
 
     def whole(q: torch.Tensor) -> Documents:
         return Documents(bounds=(0, len(q)), cu_seqlens=torch.tensor([0, len(q)], dtype=torch.int32), longest=len(q))
@@ -168,7 +174,8 @@ def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in
             return backend.backward(dout, q, k, v, out, saved, whole(q), rule)
 
     for index in leaking:
-        model.layers[index].attention = Leaking()  # pyright: ignore[reportAttributeAccessIssue]
+        mixer: Any = model.layers[index].mixer
+        mixer.attention = Leaking()
     with pytest.raises(Unsound, match=r"other documents move a loss by [1-9]"):
         self_check.check(model, in_each)
 
@@ -181,6 +188,7 @@ def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.M
     assert refused.value.hint == "--set engine=peft"
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("left_out", ["backward_a", "backward_b", "backward_input"])
 def test_an_adapter_that_is_left_out_is_refused_though_b_begins_at_zero(
     left_out: str, in_each: Job, monkeypatch: pytest.MonkeyPatch

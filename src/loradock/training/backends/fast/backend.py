@@ -23,7 +23,8 @@ from loradock.plan.plan import Decision
 from loradock.training.backends.base import Backend
 from loradock.training.backends.fast import attention, rehearsal, self_check, vector_check
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
-from loradock.training.backends.fast.families.base import Unfit, decoder_of
+from loradock.training.backends.fast.families.base import decoder_of
+from loradock.training.backends.fast.families.parts import Unfit
 from loradock.training.backends.fast.graphs import graphs_of
 from loradock.training.backends.fast.inputs import filled_up, flat_inputs, pooled_inputs, scored_inputs
 from loradock.training.backends.fast.kernels import kernels_for

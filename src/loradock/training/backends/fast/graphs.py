@@ -134,7 +134,8 @@ def graphs_of(model: FastModel, emit: Emit) -> Graphs | None:
     def told(why: str) -> None:
         emit(Decided(decisions=(Decision(name="cuda_graphs", value=False, why=why),)))
 
-    if not model.attention.is_static:
-        told(f"the launches of {model.attention.name} attention follow the documents")
+    if not model.is_static:
+        kind = "recurrent layers" if model.attention.is_static else f"{model.attention.name} attention"
+        told(f"the launches of {kind} follow the documents")
         return None
     return Graphs(model, capture=cuda_capture(), on_failure=lambda why: told(f"a capture failed: {why}"))

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.families.base import Norm
+from loradock.training.backends.fast.families.parts import Norm
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.token_rows import TokenRows
 

@@ -21,7 +21,7 @@ import torch
 from torch.nn.functional import linear
 
 from loradock.training.backends.fast.adapters import FlatAdapters
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.parts import Unfit
 from loradock.training.backends.fast.kernels import Dropout, Kernels
 from loradock.training.backends.fast.weights import DenseRoom, FrozenWeight
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -14,11 +14,12 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.attention.per_document import PerDocument
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
-from loradock.training.backends.fast.families.base import MixtureParts, ModelParts
+from loradock.training.backends.fast.families.parts import MixtureParts, ModelParts
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept
 from loradock.training.backends.fast.linear import adapter_parameters
+from loradock.training.backends.fast.mixers.recurrent import Recurrent
 from loradock.training.backends.fast.mlp.experts import expert_parameters
 from loradock.training.backends.fast.mlp.mixture import unwrapped
 from loradock.training.backends.fast.mlp.router import Balance
@@ -64,7 +65,7 @@ class FastModel:
                 adapters=self.adapters,
                 room=self.room,
                 balance=self.balance,
-                table=None if each.rotary is None else parts.tables[each.rotary],
+                tables=parts.tables,
                 attention=attention,
                 kernels=kernels,
                 index=index,
@@ -93,23 +94,30 @@ class FastModel:
 
         Attention is that of each document by itself, which has every dtype. NF4 values are not rounded.
         """
-        before = self.dtype, self.checkpointed, [layer.attention for layer in self.layers]
-        self._compute_in(torch.float32, len(self.layers), [PerDocument()] * len(self.layers))
+        before = self.dtype, self.checkpointed, [layer.attend_by(PerDocument()) for layer in self.layers]
+        self._compute_in(torch.float32, len(self.layers))
         try:
             yield
         finally:
-            self._compute_in(*before)
+            dtype, checkpointed, attention = before
+            for layer, backend in zip(self.layers, attention, strict=True):
+                layer.attend_by(backend)
+            self._compute_in(dtype, checkpointed)
 
-    def _compute_in(self, dtype: torch.dtype, checkpointed: int, attention: Sequence[Attention]) -> None:
+    def _compute_in(self, dtype: torch.dtype, checkpointed: int) -> None:
         self.dtype, self.checkpointed = dtype, checkpointed
         self.adapters.compute_in(dtype)
         self.adapters.refresh()
         self.head.weight = self.output_matrix.to(dtype)
         self.room.release()
-        for layer, backend in zip(self.layers, attention, strict=True):
-            layer.attention = backend
+        for layer in self.layers:
             for frozen in layer.frozen():
                 frozen.bind(self.adapters)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its launches follow from the shape of a batch alone, so that a graph may replay them."""
+        return self.attention.is_static and not any(isinstance(each.mixer, Recurrent) for each in self.layers)
 
     def keep_dense(self, layers: int) -> None:
         """Keep the frozen matrices of the last so many layers dense, and those of no other."""

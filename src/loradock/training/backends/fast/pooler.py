@@ -14,7 +14,7 @@ import torch
 from loradock.model import reward_head
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.batch import PooledBatch
-from loradock.training.backends.fast.families.base import Norm
+from loradock.training.backends.fast.families.parts import Norm
 from loradock.training.backends.fast.kernels import Kernels
 
 

@@ -98,7 +98,7 @@ def in_float32(model: Any) -> Iterator[None]:
             undone.append(partial(delattr, module, "forward"))
         elif isinstance(module, torch.nn.Embedding):
             undone.append(module.register_forward_hook(embedded).remove)
-        elif is_router(module):
+        elif is_router(module) or isinstance(module, torch.nn.Conv1d):
             undone += [in_float32_meanwhile(each) for each in module.parameters(recurse=False)]
         elif isinstance(module, torch.nn.Linear) and module.weight.dtype != torch.float32:
             module.forward = partial(product, module)  # pyright: ignore[reportAttributeAccessIssue]
@@ -153,7 +153,7 @@ def is_router(module: Any) -> bool:
 
 
 def in_float32_meanwhile(parameter: Any) -> Callable[[], object]:
-    """Let a router's matrix or bias be of float32; what puts it back."""
+    """Let a router's matrix or bias, or a convolution's, be of float32; what puts it back."""
     undo = partial(setattr, parameter, "data", parameter.data)
     parameter.data = parameter.data.float()
     return undo

@@ -14,7 +14,7 @@ from bitsandbytes.nn import Linear4bit
 
 from loradock.catalog.storages import NF4
 from loradock.model.experts.storage import SCALES, NF4Experts
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.parts import Unfit
 from loradock.training.backends.fast.kernels import launch
 
 

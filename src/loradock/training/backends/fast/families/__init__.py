@@ -6,7 +6,8 @@ import importlib
 from typing import Any
 
 from loradock.catalog.families import BY_DECODER
-from loradock.training.backends.fast.families.base import ModelParts, Unfit, decoder_of
+from loradock.training.backends.fast.families.base import decoder_of
+from loradock.training.backends.fast.families.parts import ModelParts, Unfit
 
 
 def read(model: Any, *, positions: int) -> ModelParts:

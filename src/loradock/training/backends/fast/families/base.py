@@ -1,153 +1,33 @@
-"""The parts that the fast engine computes with, and what the modules of families share to read them off a model."""
+"""What the modules of families share to read its parts off a model."""
 
 from __future__ import annotations
 
+import copy
+import itertools
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
-from transformers.integrations.moe import _default_apply_gate
 
 from loradock.training.backends.fast.attention.base import Rule
+from loradock.training.backends.fast.families.parts import (
+    AttentionParts,
+    DenseParts,
+    LayerParts,
+    MixtureParts,
+    ModelParts,
+    Norm,
+    RecurrentParts,
+    RouterParts,
+    Tables,
+    Unfit,
+)
 from loradock.training.backends.fast.kernels.base import Activation
-from loradock.training.backends.fast.token_rows import RowParameter, bare, rows_of
+from loradock.training.backends.fast.token_rows import bare, rows_of
 
 ACTIVATIONS: dict[str, Activation] = {"silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
-Tables = dict[str, tuple[torch.Tensor, torch.Tensor]]
 SHARED = ("shared_experts", "shared_expert")
 """What transformers' classes call the experts that every token goes through."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class Norm:
-    """An RMS norm (Zhang and Sennrich 2019). `offset`: Gemma's, which multiplies by 1 + weight."""
-
-    weight: torch.Tensor
-    epsilon: float
-    offset: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class DenseParts:
-    """A gated MLP. `gate_up` are modules that read the same input: one each, or one for both."""
-
-    gate_up: tuple[Any, ...]
-    activation: Activation
-    down: Any
-
-    def groups(self) -> tuple[tuple[Any, ...], ...]:
-        """The linear modules in groups with a common input, in the order of the forward."""
-        return self.gate_up, (self.down,)
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class RouterParts:
-    """A frozen router: `weight` [experts, hidden], and how its logits become the `active` experts of a token.
-
-    A token's experts are those with the highest scores, each weighted by its own, times `factor`; where the scores are
-    the `logits` themselves, by the softmax over those of its experts. `bias` [experts] is added to the logits,
-    `correction` float32 [experts] to the scores for the choice alone. With `groups` (count, chosen) they are chosen
-    from so many of these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a
-    token are divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the
-    dtype of the hidden states.
-    """
-
-    weight: torch.Tensor
-    active: int
-    scores: Literal["softmax", "sigmoid", "logits"] = "softmax"
-    bias: torch.Tensor | None = None
-    correction: torch.Tensor | None = None
-    groups: tuple[int, int] | None = None
-    is_normalised: bool = True
-    floor: float = 0.0
-    factor: float = 1.0
-    is_float32: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Clamp:
-    """Of the gate of experts whose gate and up lie in turns: see `Kernels.clamped_gate`."""
-
-    alpha: float
-    limit: float
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class MixtureParts:
-    """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
-
-    `apply_gate`: the function of transformers' class that `activation` or `clamp` stand for.
-    `shared`: what every token goes through, too; with `shared_gate`, a linear module of one output, times its sigmoid.
-    """
-
-    router: RouterParts
-    experts: Any
-    activation: Activation | Clamp
-    apply_gate: Any = _default_apply_gate
-    shared: DenseParts | None = None
-    shared_gate: Any = None
-
-    def groups(self) -> tuple[tuple[Any, ...], ...]:
-        """The linear modules in groups with a common input: those of the shared expert, its gate last."""
-        shared = () if self.shared is None else self.shared.groups()
-        return shared if self.shared_gate is None else (*shared, (self.shared_gate,))
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class LayerParts:
-    """One decoder layer. `qkv` are modules that read the same input: one each, or one for all.
-
-    `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; keys do not
-    where `turns_keys` is False, without these norms;
-    `is_interleaved`: a column turns with the next one, not with that of the other half. Norms that a family does not
-    have are None. What a half gives is added to the residual times `residual_scale`.
-    """
-
-    attention_norm: Norm
-    qkv: tuple[Any, ...]
-    heads: tuple[int, int, int]
-    query_norm: Norm | None
-    key_norm: Norm | None
-    rotary: str | None
-    rule: Rule
-    output: Any
-    attention_out_norm: Norm | None
-    mlp_norm: Norm
-    mlp: DenseParts | MixtureParts
-    mlp_out_norm: Norm | None
-    is_interleaved: bool = False
-    residual_scale: float = 1.0
-    turns_keys: bool = True
-
-    def groups(self) -> tuple[tuple[Any, ...], ...]:
-        """The linear modules in groups with a common input, in the order of the forward."""
-        return self.qkv, (self.output,), *self.mlp.groups()
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class ModelParts:
-    """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
-
-    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the
-    place of the frozen ones.
-    """
-
-    embedding: torch.Tensor
-    embedding_scale: float
-    tables: Tables
-    layers: tuple[LayerParts, ...]
-    norm: Norm
-    head: torch.Tensor
-    softcap: float | None = None
-    logit_scale: float = 1.0
-    embedding_rows: RowParameter | None = None
-    head_rows: RowParameter | None = None
-
-
-class Unfit(Exception):
-    """This model or request is not for the fast engine; the text says why."""
 
 
 def decoder_of(model: Any) -> Any:
@@ -199,7 +79,7 @@ def rule_of(
     attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
 ) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
-    if attention.attention_dropout:
+    if getattr(attention, "attention_dropout", 0.0):
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
     return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
 
@@ -219,36 +99,75 @@ def softmax_router(mlp: Any) -> RouterParts:
     )
 
 
+def split_attention(
+    attention: Any, config: Any, *, window: int | None, has_head_norms: bool = False, offset: bool = False
+) -> AttentionParts:
+    """Attention of the common build: q, k and v apart."""
+    return AttentionParts(
+        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
+        heads=heads_of(attention, config),
+        rule=rule_of(attention, window=window),
+        output=attention.o_proj,
+        query_norm=norm_of(attention.q_norm, offset=offset) if has_head_norms else None,
+        key_norm=norm_of(attention.k_norm, offset=offset) if has_head_norms else None,
+    )
+
+
 def split_layer(
     layer: Any,
     config: Any,
     *,
-    window: int | None,
     activation: str,
+    window: int | None = None,
     has_head_norms: bool = False,
     offset: bool = False,
     router: Callable[[Any], RouterParts] = softmax_router,
+    mixer: AttentionParts | RecurrentParts | None = None,
     mlp: DenseParts | MixtureParts | None = None,
 ) -> LayerParts:
     """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.
 
-    `router` reads that of a mixture off the layer's second half; `mlp` is this half where it is built otherwise.
+    `router` reads that of a mixture off the layer's second half; `mixer` and `mlp` are halves that are built otherwise.
     """
-    attention = layer.self_attn
     return LayerParts(
-        attention_norm=norm_of(layer.input_layernorm, offset=offset),
-        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
-        heads=heads_of(attention, config),
-        query_norm=norm_of(attention.q_norm, offset=offset) if has_head_norms else None,
-        key_norm=norm_of(attention.k_norm, offset=offset) if has_head_norms else None,
-        rotary="",
-        rule=rule_of(attention, window=window),
-        output=attention.o_proj,
-        attention_out_norm=None,
+        mixer_norm=norm_of(layer.input_layernorm, offset=offset),
+        mixer=mixer
+        or split_attention(layer.self_attn, config, window=window, has_head_norms=has_head_norms, offset=offset),
         mlp_norm=norm_of(layer.post_attention_layernorm, offset=offset),
         mlp=mlp or mlp_of(layer.mlp, router, activation=activation_of(activation)),
-        mlp_out_norm=None,
     )
+
+
+class Columns(torch.nn.Module):
+    """In the place of a linear layer: its part of what all that read the same input gave."""
+
+    def __init__(self, first: int, stop: int) -> None:
+        super().__init__()
+        self.first, self.stop = first, stop
+
+    def forward(self, joined: torch.Tensor) -> torch.Tensor:
+        """[.., sum of out] -> [.., out]."""
+        return joined[..., self.first : self.stop]
+
+
+def recurrent_of(mixer: Any, *, inputs: Sequence[str], output: str) -> RecurrentParts:
+    """A mixer of transformers': `inputs` name the linear layers that read its input, `output` the one at its end.
+
+    What is between is its own forward, with the linear layers passed by.
+    """
+    modules = tuple(getattr(mixer, name) for name in inputs)
+    stops = list(itertools.accumulate(module.out_features for module in modules))
+    columns = {name: Columns(*span) for name, span in zip(inputs, itertools.pairwise([0, *stops]), strict=True)}
+    between = copy.copy(mixer)
+    between.training = False  # else Mamba's asks its output layer for weights that a fused kernel would take
+    between._modules = {**mixer._modules, **columns, output: torch.nn.Identity()}
+
+    def inner(joined: torch.Tensor) -> torch.Tensor:
+        exact = joined.dtype == torch.float32
+        weights = {name: weight.detach().float() for name, weight in between.named_parameters()} if exact else {}
+        return torch.func.functional_call(between, weights, (joined,))
+
+    return RecurrentParts(inputs=modules, inner=inner, output=getattr(mixer, output))
 
 
 def mlp_of(mlp: Any, router: Callable[[Any], RouterParts], *, activation: Activation) -> DenseParts | MixtureParts:
@@ -278,8 +197,10 @@ def common_model(
     offset: bool = False,
     kinds: Sequence[str] = (),
     tables: Tables | None = None,
+    norm: Norm | None = None,
 ) -> ModelParts:
-    """A model of the common build around its layers; `kinds` are those of its tables of positions, or `tables` these.
+    """A model of the common build around its layers; `kinds` are those of its tables of positions, or `tables` these;
+    `norm` is the last one, where it is not called so.
 
     A model without a rotary module has none.
     """
@@ -292,7 +213,7 @@ def common_model(
         embedding_scale=1.0,
         tables=tables,
         layers=tuple(layers),
-        norm=norm_of(decoder.norm, offset=offset),
+        norm=norm or norm_of(decoder.norm, offset=offset),
         head=bare(head).weight.detach(),
         embedding_rows=rows_of(decoder.embed_tokens),
         head_rows=rows_of(head),

@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from loradock.training.backends.fast.families.base import ModelParts, RouterParts, common_model, decoder_of, split_layer
+from loradock.training.backends.fast.families.base import common_model, decoder_of, split_attention, split_layer
+from loradock.training.backends.fast.families.parts import ModelParts, RouterParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:
     """See `families.read`."""
     config = decoder_of(model).config
     layers = [
-        replace(
-            split_layer(layer, config, window=None, activation=config.hidden_act, router=_router), is_interleaved=True
+        split_layer(
+            layer,
+            config,
+            activation=config.hidden_act,
+            router=_router,
+            mixer=replace(split_attention(layer.self_attn, config, window=None), is_interleaved=True),
         )
         for layer in decoder_of(model).layers
     ]

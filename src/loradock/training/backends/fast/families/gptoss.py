@@ -8,18 +8,8 @@ from typing import Any
 import torch
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
 
-from loradock.training.backends.fast.families.base import (
-    Clamp,
-    LayerParts,
-    MixtureParts,
-    ModelParts,
-    RouterParts,
-    common_model,
-    decoder_of,
-    heads_of,
-    norm_of,
-    rule_of,
-)
+from loradock.training.backends.fast.families.base import common_model, decoder_of, norm_of, split_attention
+from loradock.training.backends.fast.families.parts import Clamp, LayerParts, MixtureParts, ModelParts, RouterParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:
@@ -39,16 +29,10 @@ def _layer(layer: Any, config: Any) -> LayerParts:
     experts = mlp.experts
     while hasattr(experts, "base_layer"):
         experts = experts.base_layer
+    mixer = split_attention(attention, config, window=attention.sliding_window)
     return LayerParts(
-        attention_norm=norm_of(layer.input_layernorm),
-        qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
-        heads=heads_of(attention, config),
-        query_norm=None,
-        key_norm=None,
-        rotary="",
-        rule=rule_of(attention, window=attention.sliding_window, sinks=attention.sinks.detach()),
-        output=attention.o_proj,
-        attention_out_norm=None,
+        mixer_norm=norm_of(layer.input_layernorm),
+        mixer=replace(mixer, rule=replace(mixer.rule, sinks=attention.sinks.detach())),
         mlp_norm=norm_of(layer.post_attention_layernorm),
         mlp=MixtureParts(
             router=RouterParts(
@@ -61,5 +45,4 @@ def _layer(layer: Any, config: Any) -> LayerParts:
             activation=Clamp(alpha=float(experts.alpha), limit=float(experts.limit)),
             apply_gate=GptOssExperts._apply_gate,
         ),
-        mlp_out_norm=None,
     )

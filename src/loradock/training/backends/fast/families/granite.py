@@ -1,4 +1,4 @@
-"""Granite 3 and 4: a Llama or a Mixtral with multipliers of embedding, halves and logits; some turn no positions."""
+"""Granite 3 and 4: a Llama or a Mixtral with multipliers; some turn no positions, or keep a state."""
 
 from __future__ import annotations
 
@@ -6,15 +6,21 @@ from dataclasses import replace
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
+    activation_of,
+    common_model,
+    decoder_of,
+    recurrent_of,
+    split_attention,
+    split_layer,
+)
+from loradock.training.backends.fast.families.parts import (
+    AttentionParts,
     DenseParts,
     LayerParts,
     MixtureParts,
     ModelParts,
+    RecurrentParts,
     RouterParts,
-    activation_of,
-    common_model,
-    decoder_of,
-    split_layer,
 )
 
 
@@ -31,8 +37,13 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 
 
 def _layer(layer: Any, config: Any, *, is_turned: bool) -> LayerParts:
-    common = split_layer(layer, config, window=None, activation=config.hidden_act, mlp=_mlp(layer, config))
-    return replace(common, rotary="" if is_turned else None, residual_scale=float(layer.residual_multiplier))
+    mixer: AttentionParts | RecurrentParts
+    if getattr(layer, "mamba", None) is not None:
+        mixer = recurrent_of(layer.mamba, inputs=("in_proj",), output="out_proj")
+    else:
+        mixer = replace(split_attention(layer.self_attn, config, window=None), rotary="" if is_turned else None)
+    common = split_layer(layer, config, activation=config.hidden_act, mixer=mixer, mlp=_mlp(layer, config))
+    return replace(common, residual_scale=float(layer.residual_multiplier))
 
 
 def _mlp(layer: Any, config: Any) -> DenseParts | MixtureParts | None:

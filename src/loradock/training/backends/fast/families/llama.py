@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.training.backends.fast.families.base import ModelParts, common_model, decoder_of, split_layer
+from loradock.training.backends.fast.families.base import common_model, decoder_of, split_layer
+from loradock.training.backends.fast.families.parts import ModelParts
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:

@@ -9,6 +9,16 @@ import torch
 
 from loradock.model.experts import llama4
 from loradock.training.backends.fast.families.base import (
+    activation_of,
+    answer_of,
+    common_model,
+    decoder_of,
+    mlp_of,
+    split_attention,
+    split_layer,
+)
+from loradock.training.backends.fast.families.parts import (
+    AttentionParts,
     LayerParts,
     MixtureParts,
     ModelParts,
@@ -16,12 +26,6 @@ from loradock.training.backends.fast.families.base import (
     RouterParts,
     Tables,
     Unfit,
-    activation_of,
-    answer_of,
-    common_model,
-    decoder_of,
-    mlp_of,
-    split_layer,
 )
 
 TURNED, TEMPERATURE = "turned", "temperature"
@@ -49,11 +53,16 @@ def _tables(rotary: Any, config: Any, *, positions: int) -> Tables:
 
 
 def _layer(layer: Any, config: Any) -> LayerParts:
-    attention, activation = layer.self_attn, config.hidden_act
+    activation = config.hidden_act
     mlp = mlp_of(layer.feed_forward, _router, activation=activation_of(activation))
     if isinstance(mlp, MixtureParts):
         mlp = replace(mlp, apply_gate=llama4.classes()[1]._apply_gate)
-    common = split_layer(layer, config, window=None, activation=activation, mlp=mlp)
+    return split_layer(layer, config, activation=activation, mixer=_attention(layer, config), mlp=mlp)
+
+
+def _attention(layer: Any, config: Any) -> AttentionParts:
+    attention = layer.self_attn
+    common = split_attention(attention, config, window=None)
     is_chunked = config.layer_types[attention.layer_idx] == "chunked_attention"
     common = replace(common, rule=replace(common.rule, chunk=config.attention_chunk_size if is_chunked else None))
     if not attention.use_rope:

@@ -5,10 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from loradock.training.backends.fast.families.base import (
-    DenseParts,
-    LayerParts,
-    ModelParts,
-    Unfit,
     activation_of,
     common_model,
     decoder_of,
@@ -16,6 +12,7 @@ from loradock.training.backends.fast.families.base import (
     norm_of,
     rule_of,
 )
+from loradock.training.backends.fast.families.parts import AttentionParts, DenseParts, LayerParts, ModelParts, Unfit
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:
@@ -30,16 +27,13 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 def _layer(layer: Any, config: Any) -> LayerParts:
     attention, mlp = layer.self_attn, layer.mlp
     return LayerParts(
-        attention_norm=norm_of(layer.input_layernorm),
-        qkv=(attention.qkv_proj,),
-        heads=heads_of(attention, config),
-        query_norm=None,
-        key_norm=None,
-        rotary="",
-        rule=rule_of(attention, window=config.sliding_window),
-        output=attention.o_proj,
-        attention_out_norm=None,
+        mixer_norm=norm_of(layer.input_layernorm),
+        mixer=AttentionParts(
+            qkv=(attention.qkv_proj,),
+            heads=heads_of(attention, config),
+            rule=rule_of(attention, window=config.sliding_window),
+            output=attention.o_proj,
+        ),
         mlp_norm=norm_of(layer.post_attention_layernorm),
         mlp=DenseParts(gate_up=(mlp.gate_up_proj,), activation=activation_of(config.hidden_act), down=mlp.down_proj),
-        mlp_out_norm=None,
     )

@@ -21,7 +21,7 @@ import torch
 from loradock.model.experts import layout
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import Clamp, MixtureParts, Unfit
+from loradock.training.backends.fast.families.parts import Clamp, MixtureParts, Unfit
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup, is_adapted
 from loradock.training.backends.fast.mlp import shared

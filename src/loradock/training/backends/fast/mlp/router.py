@@ -20,7 +20,7 @@ import torch
 from torch.nn.functional import linear
 
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import RouterParts
+from loradock.training.backends.fast.families.parts import RouterParts
 from loradock.training.expert_load import ExpertLoad
 
 

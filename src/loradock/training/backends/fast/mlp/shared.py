@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.base import Unfit
+from loradock.training.backends.fast.families.parts import Unfit
 from loradock.training.backends.fast.linear import LinearGroup
 from loradock.training.backends.fast.mlp.dense import Dense, DenseKept
 from loradock.training.backends.fast.mlp.dense import Halfway as DenseHalfway

@@ -1,0 +1,179 @@
+"""The parts that the fast engine computes with: what a module of a family reads off a model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from transformers.integrations.moe import _default_apply_gate
+
+from loradock.training.backends.fast.attention.base import Rule
+from loradock.training.backends.fast.kernels.base import Activation
+from loradock.training.backends.fast.token_rows import RowParameter
+
+Tables = dict[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Norm:
+    """An RMS norm (Zhang and Sennrich 2019). `offset`: Gemma's, which multiplies by 1 + weight."""
+
+    weight: torch.Tensor
+    epsilon: float
+    offset: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DenseParts:
+    """A gated MLP. `gate_up` are modules that read the same input: one each, or one for both."""
+
+    gate_up: tuple[Any, ...]
+    activation: Activation
+    down: Any
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return self.gate_up, (self.down,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RouterParts:
+    """A frozen router: `weight` [experts, hidden], and how its logits become the `active` experts of a token.
+
+    A token's experts are those with the highest scores, each weighted by its own, times `factor`; where the scores are
+    the `logits` themselves, by the softmax over those of its experts. `bias` [experts] is added to the logits,
+    `correction` float32 [experts] to the scores for the choice alone. With `groups` (count, chosen) they are chosen
+    from so many of these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a
+    token are divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the
+    dtype of the hidden states.
+    """
+
+    weight: torch.Tensor
+    active: int
+    scores: Literal["softmax", "sigmoid", "logits"] = "softmax"
+    bias: torch.Tensor | None = None
+    correction: torch.Tensor | None = None
+    groups: tuple[int, int] | None = None
+    is_normalised: bool = True
+    floor: float = 0.0
+    factor: float = 1.0
+    is_float32: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Clamp:
+    """Of the gate of experts whose gate and up lie in turns: see `Kernels.clamped_gate`."""
+
+    alpha: float
+    limit: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class MixtureParts:
+    """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
+
+    `apply_gate`: the function of transformers' class that `activation` or `clamp` stand for.
+    `shared`: what every token goes through, too; with `shared_gate`, a linear module of one output, times its sigmoid.
+    """
+
+    router: RouterParts
+    experts: Any
+    activation: Activation | Clamp
+    apply_gate: Any = _default_apply_gate
+    shared: DenseParts | None = None
+    shared_gate: Any = None
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input: those of the shared expert, its gate last."""
+        shared = () if self.shared is None else self.shared.groups()
+        return shared if self.shared_gate is None else (*shared, (self.shared_gate,))
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class AttentionParts:
+    """Attention. `qkv` are modules that read the same input: one each, or one for all.
+
+    `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
+    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; keys do not
+    where `turns_keys` is False, without these norms; `is_interleaved`: a column turns with the next one, not with that
+    of the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output
+    is multiplied.
+    """
+
+    qkv: tuple[Any, ...]
+    heads: tuple[int, int, int]
+    rule: Rule
+    output: Any
+    query_norm: Norm | None = None
+    key_norm: Norm | None = None
+    rotary: str | None = ""
+    is_interleaved: bool = False
+    turns_keys: bool = True
+    is_gated: bool = False
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return self.qkv, (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RecurrentParts:
+    """A layer that keeps a state from token to token. `inputs` are modules that read the same input.
+
+    `inner` makes of their joined outputs [documents, length, sum of out] what `output` reads, [documents, length, in],
+    by transformers' own kernels, differentiably; nothing that comes later in a document changes what came before.
+    """
+
+    inputs: tuple[Any, ...]
+    inner: Callable[[torch.Tensor], torch.Tensor]
+    output: Any
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return self.inputs, (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LayerParts:
+    """One decoder layer: what mixes tokens, and what each token goes through alone, each after a norm.
+
+    Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`.
+    """
+
+    mixer_norm: Norm
+    mixer: AttentionParts | RecurrentParts
+    mlp_norm: Norm
+    mlp: DenseParts | MixtureParts
+    mixer_out_norm: Norm | None = None
+    mlp_out_norm: Norm | None = None
+    residual_scale: float = 1.0
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return *self.mixer.groups(), *self.mlp.groups()
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ModelParts:
+    """A decoder. `tables`: name -> (cos, sin), float32 [positions, rotated part of a head].
+
+    Logits are multiplied with `logit_scale`. `embedding_rows`, `head_rows`: rows of new tokens that are trained, in the
+    place of the frozen ones.
+    """
+
+    embedding: torch.Tensor
+    embedding_scale: float
+    tables: Tables
+    layers: tuple[LayerParts, ...]
+    norm: Norm
+    head: torch.Tensor
+    softcap: float | None = None
+    logit_scale: float = 1.0
+    embedding_rows: RowParameter | None = None
+    head_rows: RowParameter | None = None
+
+
+class Unfit(Exception):
+    """This model or request is not for the fast engine; the text says why."""

@@ -1,0 +1,1 @@
+"""What mixes the tokens of a document in a layer's first half: attention, or a recurrence."""

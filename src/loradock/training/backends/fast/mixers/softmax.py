@@ -1,0 +1,178 @@
+"""Attention: queries, keys and values, their norms and turns, a backend of `attention/`, and the output's product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from loradock.training.backends.fast import shared_prompts
+from loradock.training.backends.fast.attention.base import Attention
+from loradock.training.backends.fast.batch import Tokens
+from loradock.training.backends.fast.families.parts import AttentionParts, Norm
+from loradock.training.backends.fast.kernels import Kernels
+from loradock.training.backends.fast.linear import LinearGroup
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SoftmaxKept:
+    """What backward needs. q and k [T, heads, size] are before their norm, or after rotation; `gate` as q."""
+
+    h: torch.Tensor | None
+    q: torch.Tensor
+    k: torch.Tensor
+    v: torch.Tensor
+    gate: torch.Tensor | None
+    q_rstd: torch.Tensor | None
+    k_rstd: torch.Tensor | None
+    out: torch.Tensor
+    attention: Any
+    h_output: torch.Tensor | None
+
+
+class Softmax:
+    """See `base.Mixer`. `table`: see `ModelParts`; None turns nothing."""
+
+    def __init__(
+        self,
+        parts: AttentionParts,
+        qkv: LinearGroup,
+        output: LinearGroup,
+        *,
+        table: tuple[torch.Tensor, torch.Tensor] | None,
+        attention: Attention,
+        kernels: Kernels,
+    ) -> None:
+        self.parts = parts
+        self.qkv, self.output = qkv, output
+        self.table = table
+        self.attention = attention
+        self.kernels = kernels
+
+    def forward(
+        self, normed: torch.Tensor, batch: Tokens, *, is_last: bool = False
+    ) -> tuple[torch.Tensor, SoftmaxKept]:
+        """See `base.Mixer`."""
+        parts = self.parts
+        joined, h = self.qkv.forward(normed, keys=batch.keys)
+        both, q, k, v, gate = self._split(joined)
+        raw_q, q_rstd = q, None
+        raw_k, k_rstd = k, None
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, q_rstd = self._head_norm(raw_q, parts.query_norm)
+            k, k_rstd = self._head_norm(raw_k, parts.key_norm)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
+        else:
+            self._rotate(both if parts.turns_keys else q, batch, sign=1)
+        out, saved = shared_prompts.forward(self.attention, q, k, v, batch, parts.rule)
+        y, h_output = self.output.forward(gated(out, gate), keys=batch.keys)
+        kept = SoftmaxKept(
+            h=h,
+            q=raw_q,
+            k=raw_k,
+            v=v,
+            gate=gate,
+            q_rstd=q_rstd,
+            k_rstd=k_rstd,
+            out=out,
+            attention=saved,
+            h_output=h_output,
+        )
+        return y, kept
+
+    def backward(
+        self,
+        dy: torch.Tensor,
+        saved: SoftmaxKept,
+        normed: Callable[[], torch.Tensor],
+        batch: Tokens,
+        *,
+        is_lowest: bool,
+    ) -> torch.Tensor | None:
+        """See `base.Mixer`."""
+        parts = self.parts
+        dh = self.output.backward_b(dy, saved.h_output)
+        dout = self.output.backward_input(dy, dh, keys=batch.keys).view_as(saved.out)
+        self.output.backward_a(dh, gated(saved.out, saved.gate), keys=batch.keys)
+        dout, dgate = gated_backward(dout, saved.out, saved.gate)
+        q, k = saved.q, saved.k
+        if parts.query_norm is not None and parts.key_norm is not None:
+            q, _ = self._head_norm(saved.q, parts.query_norm)
+            k, _ = self._head_norm(saved.k, parts.key_norm)
+            self._rotate(q, batch, sign=1)
+            self._rotate(k, batch, sign=1)
+        dq, dk, dv = shared_prompts.backward(
+            self.attention, dout, q, k, saved.v, saved.out, saved.attention, batch, parts.rule
+        )
+        if parts.query_norm is not None and parts.key_norm is not None:
+            self._rotate(dq, batch, sign=-1)
+            self._rotate(dk, batch, sign=-1)
+            dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
+            dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
+        if dgate is not None:
+            dq = torch.stack([dq, dgate], dim=2).flatten(1, 2)
+        joined = torch.cat([dq, dk, dv], dim=1)
+        if parts.query_norm is None:
+            turned = saved.q.shape[1] + parts.turns_keys * saved.k.shape[1]
+            self._rotate(joined[:, :turned], batch, sign=-1)
+        joined = joined.flatten(1)
+        dh = self.qkv.backward_b(joined, saved.h)
+        if dh is not None:
+            self.qkv.backward_a(dh, normed(), keys=batch.keys)
+        return None if is_lowest else self.qkv.backward_input(joined, dh, keys=batch.keys)
+
+    def linears(self) -> tuple[LinearGroup, ...]:
+        """See `base.Mixer`."""
+        return self.qkv, self.output
+
+    def _head_norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+        """The norm of each head by itself, or of all at once; x [T, heads, size]."""
+        y, rstd = self.kernels.rms_norm(
+            x.reshape(-1, norm.weight.shape[0]), norm.weight, norm.epsilon, offset=norm.offset
+        )
+        return y.view(x.shape), rstd
+
+    def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm) -> torch.Tensor:
+        size = norm.weight.shape[0]
+        flat = dy.reshape(-1, size)
+        return self.kernels.rms_norm_backward(flat, x.reshape(-1, size), rstd, norm.weight, offset=norm.offset).view(
+            x.shape
+        )
+
+    def _rotate(self, heads: torch.Tensor, batch: Tokens, *, sign: int) -> None:
+        if self.table is not None:
+            cos, sin = self.table
+            is_interleaved = self.parts.is_interleaved
+            self.kernels.rope_(heads, cos, sin, batch.positions, sign=sign, is_interleaved=is_interleaved)
+
+    def _split(
+        self, joined: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
+        """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k, v [T, K, D], gate.
+
+        With a gate, `both` has it between the queries, and is not to be used: such heads have norms.
+        """
+        queries, keys, size = self.parts.heads
+        first = queries * (1 + self.parts.is_gated)
+        heads = joined.view(joined.shape[0], first + 2 * keys, size)
+        q, k, v = heads.split([first, keys, keys], dim=1)
+        both = heads[:, : first + keys]
+        return (both, q[:, ::2], k, v, q[:, 1::2]) if self.parts.is_gated else (both, q, k, v, None)
+
+
+def gated(out: torch.Tensor, gate: torch.Tensor | None) -> torch.Tensor:
+    """What the output's product reads, [T, H D], of attention's output and its gate, [T, H, D] each."""
+    return (out if gate is None else out * gate.sigmoid()).flatten(1)
+
+
+def gated_backward(
+    dgated: torch.Tensor, out: torch.Tensor, gate: torch.Tensor | None
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """The gradients to attention's output and to its gate, [T, H, D] each."""
+    if gate is None:
+        return dgated, None
+    share = gate.sigmoid()
+    return dgated * share, dgated * out * share * (1.0 - share)
