@@ -213,6 +213,7 @@ def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(
         return [*words, *(word for each in settings for word in ("--set", each))]
 
     asked = Asked(tasks=(f"boolq={task}",), steps=1)
+    monkeypatch.chdir(tmp_path)  # where a forked command writes its log
     with door(forking) as program:
         forked = SimpleNamespace(command=lambda *line: [*program, *line[len(("-m", "loradock")) :]])
         monkeypatch.setattr(accuracy, "python", forked)
