@@ -79,7 +79,7 @@ def rule_of(
     attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
 ) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
-    if getattr(attention, "attention_dropout", 0.0):
+    if attention.attention_dropout:
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
     return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
 

@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from loradock.training.backends.fast.families.base import (
-    common_model,
-    decoder_of,
-    heads_of,
-    norm_of,
-    recurrent_of,
-    rule_of,
-)
+from loradock.training.backends.fast.attention.base import Rule
+from loradock.training.backends.fast.families.base import common_model, decoder_of, heads_of, norm_of, recurrent_of
 from loradock.training.backends.fast.families.parts import AttentionParts, DenseParts, LayerParts, ModelParts
 
 
@@ -38,7 +32,7 @@ def _attention(attention: Any, config: Any) -> AttentionParts:
     return AttentionParts(
         qkv=(attention.q_proj, attention.k_proj, attention.v_proj),
         heads=heads_of(attention, config),
-        rule=rule_of(attention, window=None),
+        rule=Rule(scale=float(attention.scaling), window=None, softcap=None),  # it never drops any
         output=attention.out_proj,
         query_norm=norm_of(attention.q_layernorm),
         key_norm=norm_of(attention.k_layernorm),
