@@ -12,7 +12,7 @@ from torch.nn import functional
 
 SOFTMAX, SIGMOID, OF_CHOSEN = 1, 2, 3
 GATING = {"gpt-oss": OF_CHOSEN, "llama4": SIGMOID}
-DIVIDES = ("qwen3moe", "llama", "ernie4_5-moe", "minimax-m2", "granitemoe")
+DIVIDES = ("qwen3moe", "qwen3next", "qwen35moe", "llama", "ernie4_5-moe", "minimax-m2", "granitemoe")
 """Built in: routing weights of a token are divided by their sum; others say it by a number of the file."""
 LIMIT, ALPHA = 7.0, 1.702
 """gpt-oss' gate."""
