@@ -7,7 +7,6 @@ trained with nothing left out, in tests/published and tests/real: they take what
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import shutil
 import subprocess
@@ -15,9 +14,6 @@ import sys
 import tempfile
 from functools import cache
 from pathlib import Path
-from typing import Any
-
-from env_check.linked_venv import left_alone
 
 from loradock.env_check.kept import NAME
 
@@ -25,9 +21,6 @@ OPTION = "--skip-env-check"
 """For a command that is written down before it is known whether it will run: what runs it calls `unchecked`, too."""
 VERDICT = "LORADOCK_TESTS_VERDICT"
 """Names the file of the verdict, which the processes of a run of tests share; a campaign alone has none."""
-CONTENT = "env-check.json"
-"""What that proof printed, and when a file of this environment was touched last before it."""
-TOUCHED = Path(sys.prefix, "pyvenv.cfg")
 NOTHING_WRONG = "this machine can train"
 
 
@@ -50,17 +43,6 @@ def knowing(folder: Path) -> Path:
     return folder
 
 
-def looked() -> dict[str, Any] | None:
-    """What `env-check --json` said when it proved this machine; None where its proof is of no use any more.
-
-    That is where links to this environment's files were made since, which changes their times (st_ctime).
-    """
-    prove()
-    shared = os.environ.get(VERDICT)
-    found = json.loads(Path(shared).with_name(CONTENT).read_text(encoding="utf-8")) if shared else {}
-    return found["content"] if found.get("touched") == TOUCHED.stat().st_ctime_ns else None
-
-
 @cache
 def prove() -> None:
     """Look at the machine as `train` does, once a run of tests; AssertionError where it cannot train."""
@@ -70,14 +52,9 @@ def prove() -> None:
         file.seek(0)
         said = file.read()
         if not said:
-            command = [sys.executable, "-m", "loradock", "env-check", "--level", "compute", "--json"]
+            command = [sys.executable, "-m", "loradock", "env-check", "--level", "compute"]
             environment = os.environ | {"LORADOCK_CACHE": str(Path(shared).parent)} if shared else None
-            with left_alone():
-                touched = TOUCHED.stat().st_ctime_ns
-                done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
+            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
             said = NOTHING_WRONG if done.returncode == 0 else done.stdout + done.stderr
-            if shared and said == NOTHING_WRONG:
-                found = {"content": json.loads(done.stdout), "touched": touched}
-                Path(shared).with_name(CONTENT).write_text(json.dumps(found), encoding="utf-8")
             file.write(said)
     assert said == NOTHING_WRONG, said

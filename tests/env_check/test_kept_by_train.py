@@ -1,7 +1,6 @@
 """This machine, which is well, looked at whole once: by `env-check`, then by `train`, which takes what was proven.
 
-`env-check` is the proof that all tests share (tests/proven.py). Two demos, cold as a user's, come after it, the last
-as a newcomer starts it.
+Four processes, cold as a user's, are what all these tests look at; the last is the demo as a newcomer starts it.
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from typing import Any
 
 import jsonschema
 import pytest
-from env_check.conftest import Examine
+from env_check.conftest import Examine, Examined
 from env_check.linked_venv import left_alone
 from env_check.test_kept import KEPT
-from proven import OPTION, knowing, looked, prove
+from proven import OPTION
 
 from loradock.env_check import CHECKS
 from loradock.env_check.base import LOADED
@@ -40,10 +39,13 @@ class Trained:
 
 @dataclass(frozen=True)
 class Looks:
-    """The machine looked at by `env-check`, and by two demos: the first trains one step, the second is whole."""
+    """The machine looked at twice by `env-check`, the second time without each byte of the packages, and by two demos.
+
+    The first demo trains one step, the second is whole.
+    """
 
     folder: Path
-    checked: dict[str, Any]
+    checked: tuple[Examined, Examined]
     trained: tuple[Trained, Trained]
 
 
@@ -51,15 +53,12 @@ class Looks:
 def looks(examined: Examine, tmp_path_factory: pytest.TempPathFactory) -> Looks:
     folder = tmp_path_factory.mktemp("looks")
     env = {"LORADOCK_CACHE": str(folder / "cache"), "NO_COLOR": "1"}
-    prove()
     with left_alone():
-        if checked := looked():
-            knowing(folder / "cache")
-        else:
-            time.sleep(marks.SETTLED_NS / 1e9)
-            checked = examined(cwd=folder, env=env).content
+        time.sleep(marks.SETTLED_NS / 1e9)
+        first = examined(cwd=folder, env=env)
+        second = examined("--only", ",".join(set(first.content["seconds"]) - {"lock"}), cwd=folder, env=env)
         trained = trained_in(folder, env, "demo-001", "--max-steps", "1"), trained_in(folder, env, "demo-002")
-    return Looks(folder=folder, checked=checked, trained=trained)
+    return Looks(folder=folder, checked=(first, second), trained=trained)
 
 
 def trained_in(folder: Path, env: dict[str, str], name: str, *options: str) -> Trained:
@@ -71,19 +70,16 @@ def trained_in(folder: Path, env: dict[str, str], name: str, *options: str) -> T
 
 
 def test_a_healthy_machine_raises_no_alarm(looks: Looks) -> None:
-    first = looks.checked
-    assert [finding for finding in first["findings"] if finding["severity"] != "ok"] == []
-    assert (first["exit_code"], first["worst"]) == (0, "ok")
-    looked_at = set(first["seconds"])
+    first = looks.checked[0]
+    assert [finding for finding in first.content["findings"] if finding["severity"] != "ok"] == []
+    assert (first.exit_code, first.content["worst"]) == (0, "ok")
+    looked_at = set(first.content["seconds"])
     assert looked_at == {check.name for check in CHECKS if check.level != "bench" and check.needs == "nothing"}
 
 
-@pytest.mark.full
-def test_two_runs_agree(looks: Looks, examined: Examine) -> None:
-    """But for each byte of the packages, which is not read again."""
-    names = ",".join(set(looks.checked["seconds"]) - {"lock"})
-    first, second = (examined("--only", names, cwd=looks.folder).content["findings"] for _ in range(2))
-    assert first == second
+def test_two_runs_agree(looks: Looks) -> None:
+    first, second = (each.content["findings"] for each in looks.checked)
+    assert [finding for finding in first if finding["check"] != "lock"] == second
 
 
 def test_json_is_as_its_published_schema_says(looks: Looks) -> None:
@@ -91,7 +87,7 @@ def test_json_is_as_its_published_schema_says(looks: Looks) -> None:
     schema = json.loads(subprocess.run(command, capture_output=True, text=True, timeout=600).stdout)
     jsonschema.Draft202012Validator.check_schema(schema)
     validator = jsonschema.Draft202012Validator(schema)
-    content = looks.checked
+    content = looks.checked[0].content
     validator.validate(content)
     for broken in ({"severity": "fatal"}, {"remedy": None}, {"check": "no-such"}):
         finding = {**content["findings"][0], **broken}
@@ -99,7 +95,7 @@ def test_json_is_as_its_published_schema_says(looks: Looks) -> None:
 
 
 def test_a_passing_check_names_no_variable(looks: Looks) -> None:
-    said = " ".join(f["what"] for f in looks.checked["findings"] if f["severity"] == "ok")
+    said = " ".join(f["what"] for f in looks.checked[0].content["findings"] if f["severity"] == "ok")
     suspects = ("BNB_CUDA_VERSION", "LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "CUDA_VISIBLE_DEVICES", "HF_TOKEN")
     assert [name for name in suspects if name in said] == []
 
