@@ -96,7 +96,7 @@ def test_what_the_machine_cannot_do_is_refused_with_a_setting_to_type(
     [
         ({"model": {"compute_dtype": "float16"}}, "compute_dtype", "float16"),
         ({"model": {"attention": "eager"}}, "attention", "eager"),
-        ({"engine": "peft", "train": {"packing": False}}, "packing", False),
+        ({"train": {"packing": False}}, "packing", False),
         ({"train": {"checkpointing": True}}, "checkpointing", True),
         ({"train": {"optimizer": "adamw_8bit"}}, "optimizer", "adamw_8bit"),
         ({"train": {"micro_batch": 5}}, "micro_batch", 5),
@@ -109,14 +109,6 @@ def test_what_the_user_asked_for_is_decided_and_said_to_be_asked_for(
 ) -> None:
     found = decision(planned(facts=machine("h200", flash=True), config=config(**asked)), name)
     assert (found.value, found.why) == (value, "set in the configuration")
-
-
-def test_the_fast_engine_packs_whatever_is_asked_and_says_so() -> None:
-    found = decision(planned(facts=machine("h200"), config=config(train={"packing": False})), "packing")
-    assert (found.value, found.why) == (
-        True,
-        "the fast engine always packs (engine=peft pads); order and samples per step stay the same",
-    )
 
 
 def test_uneven_rows_are_packed_and_rows_of_like_length_are_not() -> None:

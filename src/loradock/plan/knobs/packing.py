@@ -22,12 +22,11 @@ def decide(context: Context) -> Decision[bool]:
     if differing and setting is True:
         what = f"train.packing cannot be used with {context.model.architecture}: {differing}"
         raise ConfigError(what, hint="--set train.packing=false")
-    if context.engine.always_packs and setting is not True:
-        remedy = " (engine=peft pads)" if setting is False else ""
-        why = f"{context.engine.title} always packs{remedy}; order and samples per step stay the same"
-        return Decision(name="packing", value=True, why=why)
     if setting != "auto":
         return asked("packing", setting)
+    if context.engine.always_packs:
+        why = f"{context.engine.title} always packs; order and samples per step stay the same"
+        return Decision(name="packing", value=True, why=why)
     if differing:
         return Decision(name="packing", value=False, why=differing)
     data = context.data
