@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hybrids import ATTENTION, DELTA_NET, MAMBA_2, RECURRENT
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -17,14 +18,7 @@ COMMON = {
     "num_key_value_heads": 2,
     "max_position_embeddings": 512,
 }
-DELTA_NET = {
-    "layer_types": ["linear_attention", "full_attention"],
-    "head_dim": 32,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
-}
+DELTA = {**DELTA_NET, "layer_types": [RECURRENT, ATTENTION], "head_dim": 32}
 # Windows are shorter than the rows; heads of Gemma and Qwen 3 are wider than hidden size over heads.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
@@ -43,15 +37,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "attention_multiplier": 0.4,
         "logits_scaling": 1.5,
     },
-    "qwen3_next": {**DELTA_NET, "mlp_only_layers": [0, 1], "num_experts": 2, "num_experts_per_tok": 1},
-    "qwen3_5_text": DELTA_NET,
+    "qwen3_next": {**DELTA, "mlp_only_layers": [0, 1], "num_experts": 2, "num_experts_per_tok": 1},
+    "qwen3_5_text": DELTA,
     "granitemoehybrid": {
-        "layer_types": ["linear_attention", "full_attention"],
-        "mamba_n_heads": 8,
-        "mamba_d_head": 16,
-        "mamba_d_state": 16,
-        "mamba_chunk_size": 16,
-        "mamba_n_groups": 1,
+        **MAMBA_2,
+        "layer_types": [RECURRENT, ATTENTION],
         "num_local_experts": 0,
         "num_experts_per_tok": 0,
         "shared_intermediate_size": 128,

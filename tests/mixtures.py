@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hybrids import ATTENTION, DELTA_NET, RECURRENT
 from tiny import BASE
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
@@ -28,15 +29,12 @@ GRANITE = {
     "attention_multiplier": 0.4,
     "logits_scaling": 1.5,
 }
-DELTA_NET = {
-    "layer_types": ["linear_attention", "full_attention"],
+DELTA = {
+    **DELTA_NET,
+    "layer_types": [RECURRENT, ATTENTION],
     "num_experts": 8,
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 96,
-    "linear_num_key_heads": 2,
-    "linear_num_value_heads": 4,
-    "linear_key_head_dim": 16,
-    "linear_value_head_dim": 16,
 }
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 64, "norm_topk_prob": True},
@@ -81,8 +79,8 @@ KINDS: dict[str, dict[str, Any]] = {
         "mamba_n_heads": 8,
         "mamba_d_head": 16,
     },
-    "qwen3_next": DELTA_NET,
-    "qwen3_5_moe_text": {**DELTA_NET, "vocab_size": 896},  # its tokenizer adds a token of its own
+    "qwen3_next": DELTA,
+    "qwen3_5_moe_text": {**DELTA, "vocab_size": 896},  # its tokenizer adds a token of its own
     "llama4_text": {
         "num_hidden_layers": 4,
         "num_local_experts": 4,

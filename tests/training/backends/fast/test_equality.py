@@ -6,7 +6,7 @@ the CPU with NF4 weights; B is not zero.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.kernels import plain
-from loradock.training.backends.fast.mixers import softmax
+from loradock.training.backends.fast.mixers import recurrent, softmax
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job
 
@@ -263,9 +263,23 @@ def wrong_scale(self: Any, *arguments: Any, **more: Any) -> None:
     self.adapters = [replace(each, scale=1.0) for each in self.adapters]
 
 
+def one_state(documents: Documents, *, device: torch.device) -> Iterator[recurrent.Together]:
+    """A planted error: a recurrent layer takes all documents for one."""
+    tokens = torch.arange(documents.bounds[-1], device=device)
+    yield recurrent.Together(tokens=tokens, places=tokens, shape=(1, len(tokens)))
+
+
+def ungated(*arguments: Any, real: Any = softmax.gated_backward) -> Any:
+    """A planted error: the gate of attention's output has no gradient."""
+    dout, dgate = real(*arguments)
+    return dout, torch.zeros_like(dgate)
+
+
 PLANTED: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
     "wrong scale": ("llama", linear.LinearGroup, "__init__", wrong_scale),
     "unrotated gradient": ("llama", softmax.Softmax, "_rotate", lambda *_, **__: None),
+    "a state of another document": ("lfm2", recurrent, "groups", one_state),
+    "a gate without gradient": ("qwen3_5_text", softmax, "gated_backward", ungated),
     "lost gradients": ("llama", FlatAdapters, "accumulate", lambda _: None),
     "skipped residual": (
         "llama",
