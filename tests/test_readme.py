@@ -162,7 +162,14 @@ def test_each_command_has_options_that_there_are(
     named.make_context("loradock", words)
 
 
-@pytest.mark.parametrize("command", [each for each in COMMANDS if each not in (*SLOW, *NOT_RUN, TRAINS)])
+@pytest.mark.parametrize(
+    "command",
+    [
+        pytest.param(each, marks=[pytest.mark.thin(3)] if " train " in each else [])
+        for each in COMMANDS
+        if each not in (*SLOW, *NOT_RUN, TRAINS)
+    ],
+)
 def test_a_command_of_the_readme_does_what_it_says(command: str, trained: Path, forked: dict[str, str]) -> None:
     """A training starts cold: a forked one is another Python, for which nothing is proven, and looks at all again."""
     done = typed(command, trained, **({} if " train " in command else forked))

@@ -26,6 +26,8 @@ from loradock.training.backends.fast.weights import FrozenWeight
 from loradock.training.events import Event, Shrunk, StepDone
 from loradock.training.loop import Loop
 
+pytestmark = pytest.mark.thin(3)
+
 RUN = (
     "train.max_steps=10",
     "train.global_batch=8",

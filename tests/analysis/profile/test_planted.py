@@ -169,6 +169,7 @@ repeats = [pytest.param(each, id=str(each), marks=[] if each < FEW else pytest.m
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("repeat", repeats)
+@pytest.mark.thin(2)
 def test_a_planted_bottleneck_is_named(
     name: str,
     repeat: int,
@@ -184,6 +185,7 @@ def test_a_planted_bottleneck_is_named(
 
 
 @pytest.mark.parametrize("repeat", repeats)
+@pytest.mark.thin(2)
 def test_the_seeds_idle_device_is_found_with_its_share(
     repeat: int, models: dict[str, Path], data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -201,6 +203,7 @@ def test_the_seeds_idle_device_is_found_with_its_share(
 
 
 @pytest.mark.parametrize("repeat", repeats)
+@pytest.mark.thin(2)
 def test_a_healthy_run_has_no_bottleneck(
     repeat: int, models: dict[str, Path], data: dict[str, Path], tmp_path: Path
 ) -> None:
