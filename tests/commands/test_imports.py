@@ -76,6 +76,7 @@ def test_rows_are_shown_without_torch(tmp_path: Path) -> None:
     assert modules.isdisjoint(HEAVY - {"transformers"})
 
 
+@pytest.mark.thin(4)
 def test_a_base_that_was_looked_at_before_is_planned_without_torch(tmp_path: Path) -> None:
     assert "torch" in imported(["plan"], tmp_path)
     for verb in (["plan"], ["data", "stats"]):

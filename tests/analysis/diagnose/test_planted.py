@@ -90,6 +90,7 @@ def test_a_planted_bottleneck_is_named(forking: Forking, world: Path, plant: Pla
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
 
 
+@pytest.mark.thin(3)
 def test_nothing_is_found_in_a_healthy_run(forking: Forking, world: Path, tmp_path: Path) -> None:
     content = diagnosed(forking, world, HEALTHY, tmp_path / "out")
     assert named(content) is None, json.dumps(content, indent=1)

@@ -307,6 +307,7 @@ def plainly(base: Path, adapter: Path | None, rows: list[list[int]], pad: int | 
 
 
 @pytest.mark.usefixtures("forked_proof")
+@pytest.mark.thin(2)
 def test_training_evaluate_plain_libraries_and_the_merged_model_say_the_same_of_each_answer(
     made: tuple[Result, Path], llama: Path, tmp_path: Path
 ) -> None:

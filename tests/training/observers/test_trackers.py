@@ -110,6 +110,7 @@ def away(
 
 
 @pytest.mark.parametrize("name", AWAY)
+@pytest.mark.thin(3)
 def test_a_server_that_is_away_costs_one_warning_and_a_bounded_wait_at_the_end(
     name: str, away: dict[str, Command]
 ) -> None:
@@ -129,6 +130,7 @@ def test_a_server_that_is_away_costs_one_warning_and_a_bounded_wait_at_the_end(
     assert not command.left_behind()
 
 
+@pytest.mark.thin(3)
 def test_a_server_that_dies_in_the_middle_costs_what_it_did_not_take(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -144,6 +146,7 @@ def test_a_server_that_dies_in_the_middle_costs_what_it_did_not_take(
     assert list((tmp_path / "run" / "out" / "tensorboard").rglob("events.*"))
 
 
+@pytest.mark.thin(3)
 def test_a_stop_waits_a_few_seconds_for_a_tracker_that_hangs(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -197,6 +200,7 @@ def test_mlflow_keeps_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.Monk
         assert (server.status, told) == ("FAILED", [])
 
 
+@pytest.mark.thin(3)
 def test_a_trainer_that_is_killed_leaves_a_run_that_failed_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
