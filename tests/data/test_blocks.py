@@ -23,6 +23,8 @@ from loradock.data.prepared import Prepared
 from loradock.data.row_task import Task
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(2)
+
 ROWS = 1500
 
 

@@ -23,6 +23,8 @@ from loradock.data.readers.parquet_pages import pages_of
 from loradock.data.sources import samples
 from loradock.errors import DataError, InputMissing, Problem
 
+pytestmark = pytest.mark.thin(3)
+
 MOST_SECONDS = 20
 MOST_BYTES = 1 << 30
 TEXTS = pa.array(["a", "b"])

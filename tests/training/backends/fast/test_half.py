@@ -17,6 +17,8 @@ from loradock.training.batches import step_loader
 from loradock.training.job import Job
 from loradock.training.loop import Loop
 
+pytestmark = pytest.mark.thin(2)
+
 
 def half_of(folder: Path, dtype: str, *, model: Path, data: Path) -> Loop:
     settings = ("engine=fast", "train.micro_batch=2", "train.learning_rate=1e-3", "train.schedule=constant")
