@@ -302,22 +302,26 @@ def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is
     copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
         "import pytest\n\ndef test_always():\n    pass\n\n"
-        "@pytest.mark.thin(3)\n@pytest.mark.parametrize('number', range(7))\ndef test_it(number):\n    pass\n",
+        "@pytest.mark.thin(3)\n@pytest.mark.parametrize('number', range(7))\ndef test_it(number):\n    pass\n\n"
+        "@pytest.mark.thin(2)\ndef test_alone():\n    pass\n",
         encoding="utf-8",
     )
     pytest_command = (sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tmp_path)
-    assert "8 passed" in run(*pytest_command, cwd=tmp_path).stdout
-    assert "8 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
+    assert "9 passed" in run(*pytest_command, cwd=tmp_path).stdout
+    assert "9 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     run(*git, "init", "--quiet", cwd=tmp_path)
     turns: set[tuple[str, ...]] = set()
+    turns_alone: set[bool] = set()
     day = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2026-01-01T00:00:00Z")  # so that each hash is known
     for number in range(9):
         run(*git, "commit", "--quiet", "--allow-empty", "--message", str(number), cwd=tmp_path, **day)
         seen = run(*pytest_command, "--thin", cwd=tmp_path).stdout
         assert "test_always PASSED" in seen
+        turns_alone.add("test_alone PASSED" in seen)
         turns.add(tuple(line[len("test_some.py::test_it[")] for line in seen.splitlines() if "test_it[" in line))
     assert turns == {("0", "3", "6"), ("1", "4"), ("2", "5")}
+    assert turns_alone == {True, False}
 
 
 def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_changes(tmp_path: Path) -> None:

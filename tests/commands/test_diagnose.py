@@ -95,7 +95,7 @@ def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, plac
     assert "use 90s, 10m or 1h" in command.text()
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(forking: Forking, place: Path) -> None:
     output = place / "out"
     options = ("--output", str(output), "--trials", "lora-rank-x0.5", "--price-per-hour", "2")

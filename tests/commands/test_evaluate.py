@@ -142,7 +142,7 @@ def test_rows_of_ones_own_are_measured_and_compared(forking: Forking, place: Pat
     assert ("perplexity" in task) == (metric == "loss")
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_an_evaluation_that_was_killed_is_finished_with_the_same_results(forking: Forking, place: Path) -> None:
     words = ("evaluate", "run", "--task", "boolq,arc-easy", "--tasks-dir", "data", "--base", "--batch-tokens", "200")
     code, text = ended(forking, place, *words, "-o", "whole", "--json")

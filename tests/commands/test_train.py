@@ -101,7 +101,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
         torch.testing.assert_close(tensors[1][name], tensor, rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_two_processes_with_one_sample_a_step_are_refused_before_any_row_is_read(tmp_path: Path, llama: Path) -> None:
     arguments = (*inputs(llama, tmp_path / "rows.jsonl"), "--batch-size", "1", unchecked("bad rows"))
     (tmp_path / "rows.jsonl").write_text("{broken\n", encoding="utf-8")
@@ -133,7 +133,7 @@ def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_reader_of_the_output_that_ends_does_not_end_the_run(tmp_path: Path, llama: Path, rows: Path) -> None:
     words = [*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6", unchecked("an output that is not read")]
     piped = '"$@" 2>&1 | sed "/step 2\\//q"; exit "${PIPESTATUS[0]}"'
@@ -297,7 +297,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     assert (tmp_path / "out" / "checkpoints" / last / "manifest.json").exists()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_run_whose_output_and_messages_cannot_be_written_finishes_with_0(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:

@@ -267,7 +267,7 @@ ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_traceback(
     tool: str, tmp_path: Path
 ) -> None:

@@ -50,7 +50,7 @@ def assert_same_vectors(model: Path, adapter: Path, *, instruction: str = TASK) 
     np.testing.assert_allclose(open_embedder(model).embed(TEXTS), wanted[0], atol=BOUND)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("is_merged", [True, False], ids=["merged", "view"])
 @pytest.mark.parametrize("attention", ["bidirectional", "causal"])
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])

@@ -107,7 +107,7 @@ def test_no_secret_reaches_the_findings(examined: Examine) -> None:
     assert secret not in json.dumps(found.content)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize(("only", "processes"), [("space,platform,lock", 1), ("collective", 3)])
 def test_a_signal_ends_it_and_all_that_it_started(sent: signal.Signals, only: str, processes: int) -> None:

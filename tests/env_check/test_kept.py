@@ -289,7 +289,7 @@ CHANGES: dict[str, tuple[str, set[str], Change]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_change_is_found_by_every_check_that_depends_on_it_and_named(change: str, setting: Setting) -> None:
     subject, checks, make = CHANGES[change]
     setting.prove()

@@ -253,7 +253,7 @@ print(json.dumps([code, sorted(path.name for path in Path("/mnt").iterdir())]))
 """
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("kib", [16, 100])
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing(llama: Path, kib: int) -> None:
     command = [*namespace(f"mount -t tmpfs -o size={kib}k none /mnt"), sys.executable, "-c", FILLED, str(llama)]

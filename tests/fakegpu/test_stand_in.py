@@ -35,7 +35,7 @@ def test_a_kernel_takes_the_row_stride_of_each_of_its_arguments(act: Activation)
         assert torch.equal(one, other)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.fakegpu(memory=64 << 20)
 def test_memory_ends_where_the_device_does() -> None:
     with pytest.raises(torch.OutOfMemoryError):
@@ -43,7 +43,7 @@ def test_memory_ends_where_the_device_does() -> None:
     assert torch.empty(8 << 20, dtype=torch.uint8, device="cuda").is_cuda
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.fakegpu(poison=True)
 def test_fresh_memory_is_no_number() -> None:
     assert torch.empty(1 << 20, device="cuda").isnan().all()

@@ -39,7 +39,7 @@ def test_no_mutant_of_a_whole_campaign_ends_otherwise_than_documented() -> None:
     campaign("--mutants", "5000", "--first", "1000")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_no_command_waits_for_what_is_no_file_or_reads_it_without_an_end() -> None:
     """Those that once did; what needs no training."""
     obstacles = ("--obstacle", "fifo", "--obstacle", "endless device", "--obstacle", "sparse")

@@ -29,7 +29,7 @@ def plain_logits(base: Path, adapter: Path) -> torch.Tensor:
         return model(input_ids=torch.arange(5, 25)[None]).logits
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("init", ["pissa", "olora"])
 def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     init: str, tmp_path: Path, llama: Path, rows: Path
@@ -49,7 +49,7 @@ def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     assert not torch.allclose(plain_logits(llama, result.adapter), untouched, atol=1e-3)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -97,7 +97,7 @@ def test_a_module_that_is_saved_whole_really_learns(tmp_path: Path, llama: Path,
     assert all(not torch.equal(head.float(), before) for head in heads)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize(
     "settings",

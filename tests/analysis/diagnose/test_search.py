@@ -190,7 +190,7 @@ def test_what_is_slower_on_a_loud_machine_is_measured_again_by_the_next_call(tmp
 
 
 @pytest.mark.parametrize("noise", [0.1, pytest.param(0.05, marks=pytest.mark.full)])
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_noise_names_no_cause_in_ninety_nine_of_a_hundred_trials(noise: float) -> None:
     names, diagnoses = "efghijkl", 30
     causes = 0

@@ -303,7 +303,7 @@ def test_a_record_names_no_place_to_write_and_no_hub_to_ask(here: Path, tmp_path
     assert (config.model.name, config.model.revision) == (record["base"]["path"], None)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path: Path) -> None:
     words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
     begun = asked(*words)  # to its first evaluation

@@ -157,7 +157,7 @@ def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -
     assert (cut["duplicate_rows"], cut["short_rows"]) == (2, 0)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
 def test_a_tracker_gets_every_loss(
     tracker: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
