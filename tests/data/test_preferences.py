@@ -11,7 +11,7 @@ import shlex
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -326,10 +326,26 @@ def test_pairs_are_judged_by_which_answer_is_likelier_where_one_turn_differs(tmp
     with pytest.raises(DataError) as caught:
         of_data(written(tmp_path / "bad.jsonl", longer, equal), needs="candidates")
     whats = [problem.what for problem in caught.value.problems]
-    assert whats == [
-        "chosen and rejected differ in more than their last turn: one answer is compared with another",
-        "chosen and rejected are equal: neither is preferred",
-    ]
+    assert whats == ["chosen and rejected differ in more than their last turn: one answer is compared with another"]
+    decided = {"prompt": "c", "chosen": "d", "rejected": "e"}
+    judged = of_data(written(tmp_path / "some.jsonl", equal, decided), needs="candidates")
+    assert [item.answer for item in judged.items] == ["d"]
+    assert judged.of_file == 2
+    assert judged.note == "1 pairs whose answers are equal are left out: neither is preferred"
+    with pytest.raises(DataError, match="all pairs of .* have two equal answers"):
+        of_data(written(tmp_path / "none.jsonl", equal), needs="candidates")
+
+
+@pytest.mark.parametrize("needs", ["prompts", "rows"])
+def test_what_is_compared_with_the_chosen_answer_alone_takes_any_rejected_one(
+    needs: Literal["prompts", "rows"], tmp_path: Path
+) -> None:
+    """`--metric exact` refused rows for it."""
+    equal = {"prompt": "a", "chosen": "b", "rejected": "b"}
+    longer = {"chosen": [SAID, answer("4")], "rejected": [SAID, answer("5"), SAID, answer("6")]}
+    items = of_data(written(tmp_path / "rows.jsonl", equal, longer), needs=needs)
+    assert [item.answer for item in items.items] == ["b", "4"]
+    assert items.note is None
 
 
 def test_a_described_pair_is_two_documents_to_the_plan() -> None:
