@@ -331,8 +331,8 @@ def test_pairs_are_judged_by_which_answer_is_likelier_where_one_turn_differs(tmp
     judged = of_data(written(tmp_path / "some.jsonl", equal, decided), needs="candidates")
     assert [item.answer for item in judged.items] == ["d"]
     assert judged.of_file == 2
-    assert judged.note == "1 pairs whose answers are equal are left out: neither is preferred"
-    with pytest.raises(DataError, match="all pairs of .* have two equal answers"):
+    assert judged.note == "left out: 1 pair of equal answers, neither of which is preferred"
+    with pytest.raises(DataError, match=r"all pairs of .* have two equal answers"):
         of_data(written(tmp_path / "none.jsonl", equal), needs="candidates")
 
 

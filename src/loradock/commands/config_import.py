@@ -24,6 +24,9 @@ from loradock.files import staged
 def import_(file: Path, tool: str | None, gpus: int, overrides: tuple[str, ...], output: Path | None) -> None:
     """Write the configuration FILE of axolotl, LLaMA-Factory, ms-swift, TRL or unsloth as one of ours.
 
+    \b
+    loradock config import axolotl.yaml -o run.yaml
+
     Each value has the key that it is from, and what nobody wrote is the tool's own default where that decides what is
     trained. What has no counterpart is reported with the reason. `loradock data compare` holds the rows of the result
     against those that the tool itself prepared.

@@ -90,6 +90,9 @@ def prune(
 ) -> None:
     """Free space that loradock uses: only what carries its label or lies in its scratch folder.
 
+    \b
+    loradock prune --dry-run
+
     A dry run unless --apply is given. Volumes, build records and running containers are never removed.
     """
     root = _scratch(scratch)

@@ -17,6 +17,7 @@ from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
 from loradock.errors import DataError, Problem, shown_place
+from loradock.text.amounts import counted
 
 ANSWER_FORMAT = re.compile(r"Answer format:\s*(\S[^\n]*)\s*$")
 NO_CALL = "no call"
@@ -134,7 +135,7 @@ def of_data(
             raise DataError(
                 f"all pairs of {file} have two equal answers", hint="--metric exact compares the chosen one"
             )
-        notes.append(f"{undecided:,} pairs whose answers are equal are left out: neither is preferred")
+        notes.append(f"left out: {counted(undecided, 'pair')} of equal answers, neither of which is preferred")
     if labelled.undesirable:
         items, note = labelled.judged(items, is_choice=needs == "candidates", file=file)
         notes.append(note)
