@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner
+from commands.test_hints import SOURCES, hints
 from tiny import BASE
 
 from loradock.cli import cli
@@ -34,6 +36,8 @@ RUN_HERE = {
     "render": "job --model {base} --data {rows}",
 }
 """Verbs that say something in seconds, without a run: the document of each is looked at here."""
+ABOUT = {"runs.py": {"--output"}, "identity.py": {"--allow-change"}}
+"""Files whose hints name an option of another verb in a clause about it."""
 
 
 def verbs(group: click.Group = cli, before: str = "") -> Iterator[tuple[str, click.Command]]:
@@ -71,6 +75,27 @@ def test_the_help_of_every_verb_has_an_example_of_options_that_there_are(verb: s
         given = {word.partition("=")[0] for word in shlex.split(typed) if word.startswith("-") and len(word) > 1}
         if named != "launch":  # what follows is another verb's
             assert given <= options(named), line
+
+
+def named_in(text: str) -> Iterator[tuple[str, set[str]]]:
+    """The verbs that a text names to be typed, each with the options behind it up to the next clause."""
+    for typed in re.findall(r"loradock ([a-z][^;,`()]*)", text):
+        words = typed.partition(" and ")[0]
+        if known := [name for name in VERBS if f"{words} ".startswith(f"{name} ")]:
+            yield max(known, key=len), set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", words))
+
+
+def test_a_verb_that_a_hint_names_has_the_options_behind_it() -> None:
+    """`loradock merge RUN -o DIR` was one, which takes its folder without an option."""
+    assert [*named_in("loradock merge RUN -o DIR makes a base")] == [("merge", {"-o"})]
+    wrong = {
+        (file.name, text): given - options(verb)
+        for file in SOURCES.rglob("*.py")
+        for text in hints(file)
+        for verb, given in named_in(text)
+        if verb != "launch" and given - options(verb) - {"--help"} - ABOUT.get(file.name, set())
+    }
+    assert not wrong
 
 
 @pytest.mark.parametrize("verb", RUN_HERE)
