@@ -41,7 +41,7 @@ class PreferenceTask(Task):
         if data.reasoning == "all_turns":  # a pair is two documents, and stays so
             changes["reasoning"] = "as_template"
         task = Task.of(data.model_copy(update=changes), spec)
-        return cls(**vars(task) | {"unread_fields": unread_fields})
+        return replace(cls(**vars(task)), unread_fields=unread_fields)
 
     @property
     def identity(self) -> dict[str, Any]:
