@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
 from transformers import PreTrainedTokenizerFast
 
+from loradock.catalog.objectives.base import MARGINS_UNREAD
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats import Completion, Conversation
@@ -32,10 +34,10 @@ def written(path: Path, *rows: dict[str, Any]) -> Path:
     return path
 
 
-def loaded(path: Path, **settings: object) -> list[Any]:
+def loaded(path: Path, *, unread_fields: Collection[str] = MARGINS_UNREAD, **settings: object) -> list[Any]:
     """Samples and problems of a source."""
     source = SourceConfig.model_validate({"path": str(path), **settings})
-    return [found for _, found in samples(source)]
+    return [found for _, found in samples(source, unread_fields=unread_fields)]
 
 
 def turns(sample: Conversation) -> list[tuple[str, str]]:

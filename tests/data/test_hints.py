@@ -10,6 +10,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from data.test_columns import obeyed
 from transformers import PreTrainedTokenizerFast
 
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation, PreferencePair
@@ -296,7 +298,7 @@ def test_a_validation_file_is_changed_itself_and_no_source_for_it(
 ) -> None:
     path = written(tmp_path / f"rows.{suffix}", [row])
     with pytest.raises(DataError) as caught:
-        look(DataConfig(sources=(), validation=str(path)))
+        look(DataConfig(sources=(), validation=str(path)), objective=OBJECTIVES["supervised"])
     (problem,) = caught.value.problems
     assert "--set" not in f"{problem.hint} {caught.value.hint}"
     assert rendered(*followed(path, {}, str(problem.hint))) == [expected]
@@ -343,8 +345,9 @@ def test_an_objective_that_embeds_is_told_how_columns_become_queries_with_passag
 ) -> None:
     """Not how they become rows to answer from, which it would refuse."""
     path = written(tmp_path / "rows.jsonl", [row])
+    objective = replace(OBJECTIVES["embedding"], samples=frozenset(kinds))
     with pytest.raises(DataError) as caught:
-        look(DataConfig(sources=(SourceConfig(path=str(path)),)), kinds=kinds)
+        look(DataConfig(sources=(SourceConfig(path=str(path)),)), objective=objective)
     hint = str(caught.value.problems[0].hint)
     assert rendered(*followed(path, {}, hint)) == [Pairs(Side("", "2+2?"), (Side("", "4"),), (Side("", "5"),))]
 

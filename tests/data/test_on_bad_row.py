@@ -13,6 +13,7 @@ from click.testing import CliRunner, Result
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from loradock import demo
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.cli import cli
 from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.first_look import look
@@ -84,9 +85,9 @@ def test_bad_rows_are_left_out_and_all_others_are_as_without_them(
 
 def test_the_first_look_passes_over_them_too(tmp_path: Path) -> None:
     source = SourceConfig(path=str(written(tmp_path / "rows.jsonl")))
-    look(DataConfig(sources=(source,), on_bad_row="skip"))
+    look(DataConfig(sources=(source,), on_bad_row="skip"), objective=OBJECTIVES["supervised"])
     with pytest.raises(DataError, match="problems in the data") as refused:
-        look(DataConfig(sources=(source,)))
+        look(DataConfig(sources=(source,)), objective=OBJECTIVES["supervised"])
     assert str(refused.value.hint).endswith("; or --set data.on_bad_row=skip leaves them out")
 
 
@@ -159,7 +160,7 @@ def test_the_hint_allows_the_share_of_the_part_that_has_most_bad_rows(bad: tuple
     )
     data = {"sources": [{"path": str(file)}], "validation": str(judged)}
     with pytest.raises(DataError) as refused:
-        look(DataConfig.model_validate(data))
+        look(DataConfig.model_validate(data), objective=OBJECTIVES["supervised"])
     assert "--set data.max_dropped=0.29 leaves" in str(refused.value.hint)  # 16 of 56
     skipping = [f"data.validation={judged}", "data.on_bad_row=skip", "data.max_dropped=0.01"]
     hint = str(getattr(shown(file, tmp_path / "cache", *skipping).exception, "hint", ""))
@@ -171,5 +172,5 @@ def test_no_hint_leaves_bad_rows_out_where_a_part_has_no_other(tmp_path: Path) -
     judged.write_text(f"{BAD[11]}\n")
     data = {"sources": [{"path": str(written(tmp_path / "rows.jsonl", {}))}], "validation": str(judged)}
     with pytest.raises(DataError) as refused:
-        look(DataConfig.model_validate(data))
+        look(DataConfig.model_validate(data), objective=OBJECTIVES["supervised"])
     assert refused.value.hint == "fix or remove these rows, then run again"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import pickle
@@ -10,7 +11,7 @@ import shlex
 import subprocess
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -19,11 +20,14 @@ from data.test_columns import loaded, obeyed, turns, written
 from tiny import BASE
 from transformers import AutoTokenizer
 
+from loradock.catalog.objectives import OBJECTIVES
 from loradock.cli import cli
 from loradock.commands.plan import described_facts
 from loradock.config.load import load
+from loradock.config.sections.data import DataConfig, SourceConfig
 from loradock.data.blocks import Earlier
 from loradock.data.corpus import Corpus, by_kind, prepare_corpus
+from loradock.data.first_look import look
 from loradock.data.formats import Completion, Conversation, PreferencePair
 from loradock.data.pool import Block
 from loradock.data.preferences.judgements import prompts_of
@@ -322,10 +326,26 @@ def test_pairs_are_judged_by_which_answer_is_likelier_where_one_turn_differs(tmp
     with pytest.raises(DataError) as caught:
         of_data(written(tmp_path / "bad.jsonl", longer, equal), needs="candidates")
     whats = [problem.what for problem in caught.value.problems]
-    assert whats == [
-        "chosen and rejected differ in more than their last turn: one answer is compared with another",
-        "chosen and rejected are equal: neither is preferred",
-    ]
+    assert whats == ["chosen and rejected differ in more than their last turn: one answer is compared with another"]
+    decided = {"prompt": "c", "chosen": "d", "rejected": "e"}
+    judged = of_data(written(tmp_path / "some.jsonl", equal, decided), needs="candidates")
+    assert [item.answer for item in judged.items] == ["d"]
+    assert judged.of_file == 2
+    assert judged.note == "left out: 1 pair of equal answers, neither of which is preferred"
+    with pytest.raises(DataError, match=r"all pairs of .* have two equal answers"):
+        of_data(written(tmp_path / "none.jsonl", equal), needs="candidates")
+
+
+@pytest.mark.parametrize("needs", ["prompts", "rows"])
+def test_what_is_compared_with_the_chosen_answer_alone_takes_any_rejected_one(
+    needs: Literal["prompts", "rows"], tmp_path: Path
+) -> None:
+    """`--metric exact` refused rows for it."""
+    equal = {"prompt": "a", "chosen": "b", "rejected": "b"}
+    longer = {"chosen": [SAID, answer("4")], "rejected": [SAID, answer("5"), SAID, answer("6")]}
+    items = of_data(written(tmp_path / "rows.jsonl", equal, longer), needs=needs)
+    assert [item.answer for item in items.items] == ["b", "4"]
+    assert items.note is None
 
 
 def test_a_described_pair_is_two_documents_to_the_plan() -> None:
@@ -400,9 +420,54 @@ def test_margins_that_cannot_be_read_any_more_are_not_taken_for_none(tmp_path: P
 
 @pytest.mark.parametrize("value", ["much", True, [1]])
 def test_a_margin_that_is_no_number_is_refused(value: object, tmp_path: Path) -> None:
-    (problem,) = loaded(written(tmp_path / "rows.jsonl", ROW | {"margin": value}))
+    (problem,) = loaded(written(tmp_path / "rows.jsonl", ROW | {"margin": value}), unread_fields=())
     assert problem.what.startswith("margin is ")
     assert problem.what.endswith("it is a number, by how much the chosen answer is better")
+
+
+FORMS_WITH_MARGIN = {
+    "preference": (ROW, ""),
+    "mapped": (ROW, "score_difference"),
+    "swift": ({"messages": [SAID, answer("4")], "rejected_response": "5"}, ""),
+    "verdict": ({"prompt": "p", "response_0": "a", "response_1": "b", "better_response_id": 1}, ""),
+}
+
+
+@pytest.mark.parametrize("form", FORMS_WITH_MARGIN)
+@pytest.mark.parametrize("objective", ["preference", "reward"])
+def test_a_margin_that_is_no_number_is_refused_where_margins_are_learned_from_and_named_elsewhere(
+    form: str, objective: str, tmp_path: Path
+) -> None:
+    """It stopped a DPO run, which reads none. What the cache has of such a run is not taken for a reward model's."""
+    row, column = FORMS_WITH_MARGIN[form]
+    name = column or "margin"
+    settings = [f"data.sources.0.fields.margin={column}"] if column else []
+    rows = [row | {name: value} for value in (1, "much", None, [1])]
+
+    def under(asked: str) -> Corpus:
+        return corpus(*rows, folder=tmp_path, settings=(f"objective={asked}", *settings))
+
+    made = pairs_of(under("preference"))
+    assert len(made.train.prepared.firsts) == 4
+    (told,) = made.train.prepared.sources[0].told()
+    assert f"columns not used by format {made.train.prepared.sources[0].contents.format}: {name} (50" in told
+    assert "such as 'much'" in told
+    if objective == "reward":
+        with pytest.raises(DataError) as caught:
+            under("reward")
+        lines = [problem.line for problem in caught.value.problems]
+        assert lines == [2, 4]
+        assert all(f"ignore=[{name}]" in str(problem.hint) for problem in caught.value.problems)
+
+
+@pytest.mark.parametrize("objective", ["preference", "reward"])
+def test_the_first_look_refuses_a_margin_where_the_objective_reads_it(objective: str, tmp_path: Path) -> None:
+    path = written(tmp_path / "rows.jsonl", ROW | {"margin": "much"})
+    data = DataConfig(sources=(SourceConfig(path=str(path)),))
+    with contextlib.ExitStack() as stack:
+        if OBJECTIVES[objective].reads_margins:
+            stack.enter_context(pytest.raises(DataError, match="margin is 'much'"))
+        look(data, objective=OBJECTIVES[objective])
 
 
 @pytest.mark.parametrize(
@@ -414,14 +479,14 @@ def test_a_margin_that_float32_does_not_hold_is_left_out_as_the_hint_says(
     value: object, words: str, fields: dict[str, str], tmp_path: Path
 ) -> None:
     path = written(tmp_path / "rows.jsonl", ROW, ROW | {fields.get("margin", "margin"): value})
-    _, problem = loaded(path, fields=fields)
+    _, problem = loaded(path, unread_fields=(), fields=fields)
     assert problem.what.startswith(f"margin is {words}: it is -3.4e+38 to 3.4e+38")
     option, _, rest = str(problem.hint).partition(" leaves it out")
     assert not rest
     (setting,) = shlex.split(option.removeprefix("--set "))
     name = fields.get("margin", "margin")
     assert setting == f"data.sources.0.ignore=[{name}]"
-    first, second = loaded(path, fields=fields, ignore=[name])
+    first, second = loaded(path, unread_fields=(), fields=fields, ignore=[name])
     assert first == second
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,7 @@ from loradock.data.formats import named
 from loradock.data.read import digest, files, read
 from loradock.data.sources import samples
 from loradock.errors import ConfigError, DataError, HubError, InputMissing, Problem
+from loradock.plan import zero_config
 
 CASES = Path(__file__).parents[1] / "cases" / "data"
 EXPECTED: dict[str, list[tuple[int | None, str]]] = json.loads((CASES / "expected.json").read_text("utf-8"))
@@ -246,3 +248,32 @@ def test_a_link_that_leads_nowhere_is_told_as_one(tmp_path: Path) -> None:
             files(SourceConfig(path=str(tmp_path / name)))
         assert f"is a symlink to {target}, which leads to no file" in caught.value.what
         assert caught.value.hint == f"ls -l {tmp_path / name}"
+
+
+FAULTS = {
+    "control character": '{"instruction": "a\tb", "output": "4"}',
+    "escape": r'{"instruction": "\d", "output": "4"}',
+    "half of a unicode escape": r'{"instruction": "\u12", "output": "4"}',
+    "end of a text": '{"instruction": "a, "output": "4"}',
+    "trailing comma": '{"instruction": "a", "output": "4",}',
+    "bare name": '{instruction: "a"}',
+    "no colon": '{"instruction" "a"}',
+    "no comma": '{"instruction": "a" "output": "4"}',
+    "no value": '{"instruction": }',
+}
+"""What Python's decoder has a text for."""
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "json", "zero"])
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_the_decoder_says_and_where_it_stands_are_one_sentence(fault: str, suffix: str, tmp_path: Path) -> None:
+    """It was "Invalid control character at at column 18"."""
+    path = tmp_path / f"rows.{suffix}"
+    path.write_text(f"{FAULTS[fault]}\n")
+    if suffix == "zero":
+        with pytest.raises(ConfigError) as caught:
+            zero_config.read(path)
+        (problem,) = caught.value.problems
+    else:
+        (problem,) = problems(path)
+    assert not re.search(r"\b(\w+) \1\b|: (at|,)|\bat(,|$)", problem.what), problem.what

@@ -8,6 +8,7 @@ import hashlib
 import io
 import json
 import os
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +16,10 @@ import pytest
 
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import Conversation, Sample
+from loradock.data.formats.fields import RowsChange
 from loradock.data.read import digest, files, read
 from loradock.data.readers.arrow_sizes import hides_bytes, value_bytes
+from loradock.data.remedies import command_on
 from loradock.data.sources import samples
 from loradock.errors import InputMissing, Problem
 
@@ -66,6 +69,11 @@ KINDS: dict[str, bytes] = {
     "rows.csv": delimited(","),
     "bom.csv": b"\xef\xbb\xbf" + delimited(","),
     "rows.tsv": delimited("\t"),
+    "excel.csv": b"\xef\xbb\xbf" + delimited(";"),
+    "blank_first.csv": b"\r\n" + delimited(";"),
+    "tabs.csv": delimited("\t"),
+    "commas.tsv": delimited(","),
+    "semicolons.tsv": delimited(";"),
 }
 
 
@@ -266,3 +274,14 @@ def test_a_text_that_points_into_a_shared_buffer_counts_as_long_as_it_is(kind: s
         assert np.array_equal(value_bytes(views), value_bytes(plain.slice(start)))
     assert hides_bytes(pa.list_(getattr(pa, kind)()))
     assert not hides_bytes(pa.list_(pa.string()))
+
+
+@pytest.mark.parametrize(
+    ("name", "argument"), [("rows.csv", ""), ("excel.csv", "sep=';', "), ("rows.tsv", "sep='\\t', ")]
+)
+def test_a_command_of_a_hint_reads_a_table_by_its_own_separator(name: str, argument: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(KINDS[name])
+    command = command_on(str(path), RowsChange(column="input", jq="", method="remove_columns([COLUMN])"))
+    (_, _, program) = shlex.split(command)
+    assert f"read_csv({str(path)!r}, {argument}dtype=str" in program

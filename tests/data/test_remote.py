@@ -455,6 +455,36 @@ def test_brackets_are_those_of_a_name_where_there_is_such_a_file(
     assert prompts("s3://bucket/x[1].jsonl") == ["matched"]
 
 
+@pytest.mark.usefixtures("store")
+@pytest.mark.parametrize(
+    ("path", "read"),
+    [
+        ("/", ["one", "two"]),
+        ("", ["one", "two"]),
+        ("/*.jsonl", ["one", "two"]),
+        ("/a*.jsonl", ["one"]),
+        ("/[b].jsonl", ["two"]),
+        ("/**/*.jsonl", ["one", "two", "deep"]),
+        ("/*/*.jsonl", ["deep"]),
+        ("/z[1]/*.jsonl", ["deep"]),
+    ],
+)
+def test_brackets_of_a_folder_of_a_store_are_those_of_its_name(
+    path: str, read: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held(tmp_path / "bucket" / "rows [v2]", b_jsonl=row("two"), a_jsonl=row("one"))
+    held(tmp_path / "bucket" / "rows [v2]" / "z[1]", c_jsonl=row("deep"))
+    for other in ("rows v", "rows 2"):
+        held(tmp_path / "bucket" / other / "z1", a_jsonl=row("matched"))
+        held(tmp_path / "bucket" / other, a_jsonl=row("matched"))
+    for place in ("s3://bucket/rows [v2]", str(tmp_path / "bucket" / "rows [v2]")):
+        assert prompts(f"{place}{path}") == read
+    forget()
+    if path:
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        assert prompts(f"s3://bucket/rows [v2]{path}") == read
+
+
 def test_a_folder_of_a_web_server_is_refused_for_it_has_no_list(server: str) -> None:
     with pytest.raises(UsageError, match="a web server has no list of the files of a folder"):
         files(SourceConfig(path=f"{server}/rows/"))

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable
@@ -129,6 +130,34 @@ def test_a_pattern_that_matches_nothing_is_a_missing_input(tmp_path: Path) -> No
         files(SourceConfig(path=str(tmp_path / "rows-*.jsonl")))
     (tmp_path / "rows[1].jsonl").write_text(line(1))
     assert answers(loaded(tmp_path / "rows[1].jsonl")) == ["1"]
+
+
+@pytest.mark.parametrize("folder", ["rows [v2]", "what?", "a*"])
+@pytest.mark.parametrize("tail", ["*.jsonl", "[ab].jsonl", "**/*.jsonl", "d[1]/?.jsonl"])
+def test_signs_of_a_pattern_in_the_name_of_a_folder_that_is_there_are_of_the_name(
+    folder: str, tail: str, tmp_path: Path
+) -> None:
+    """The other folders are those that the name would match as a pattern."""
+    for place in (folder, "rows v", "what1", "ab"):
+        for name in ("a.jsonl", "b.jsonl", "d[1]/c.jsonl", "d1/z.jsonl"):
+            (tmp_path / place / name).parent.mkdir(exist_ok=True, parents=True)
+            (tmp_path / place / name).write_text(line(("a", "b", "c", "z").index(Path(name).stem)))
+    deep = [tmp_path / folder / "d1" / "z.jsonl", tmp_path / folder / "d[1]" / "c.jsonl"]
+    plain = [tmp_path / folder / "a.jsonl", tmp_path / folder / "b.jsonl"]
+    expected = {"*.jsonl": plain, "[ab].jsonl": plain, "**/*.jsonl": [*plain, *deep], "d[1]/?.jsonl": deep[1:]}
+    assert files(SourceConfig(path=str(tmp_path / folder / tail))) == expected[tail]
+
+
+def test_a_hint_for_a_folder_with_brackets_is_followed_and_a_slip_below_it_is_no_pattern(tmp_path: Path) -> None:
+    (tmp_path / "[v2]" / "below").mkdir(parents=True)
+    (tmp_path / "[v2]" / "below" / "rows.jsonl").write_text(line(1))
+    with pytest.raises(DataError) as caught:
+        files(SourceConfig(path=str(tmp_path / "[v2]")))
+    (named,) = shlex.split(str(caught.value.hint).partition("a pattern reads them: ")[2])
+    assert files(SourceConfig(path=named)) == [tmp_path / "[v2]" / "below" / "rows.jsonl"]
+    with pytest.raises(InputMissing, match=r"rowz\.jsonl does not exist") as missing:
+        files(SourceConfig(path=str(tmp_path / "[v2]" / "below" / "rowz.jsonl")))
+    assert "rows.jsonl" in str(missing.value.hint)
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,21 @@
-"""What the metric lines say of padding."""
+"""What the metric lines say of padding, and of which steps."""
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from whole_runs import train
 
 from loradock.data.collate import Batch
 from loradock.data.steps import Step
+from loradock.errors import Stopped
 from loradock.training.batches import StepItems
+from loradock.training.loop import Loop, StopNow
 from loradock.training.meter import Meter
 
 
@@ -49,3 +55,33 @@ def test_a_pass_without_work_is_no_padding() -> None:
 
 def test_padding_of_every_process_is_counted() -> None:
     assert shares(counted(Slots(slots=500)), counted(Slots(slots=100))) == [0.5, 0.5]
+
+
+def test_no_step_is_without_a_metric_line_where_a_signal_drops_the_one_after_it(
+    llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lines of a run that was stopped and continued say how many steps each is of, and are of all steps together.
+
+    Steps before a dropped one had no line; the pass that the signal came in is in no figure of theirs.
+    """
+    real, delay = Loop.poll, 1.0
+
+    def poll(loop: Loop) -> None:
+        if loop.step == 3:
+            time.sleep(delay)
+            raise StopNow
+        real(loop)
+
+    settings = ("train.max_steps=6", "logging.every=4", "checkpoints.every=100", "data.max_length=64")
+    with monkeypatch.context() as interrupted:
+        interrupted.setattr(Loop, "poll", poll)
+        with pytest.raises(Stopped):
+            train(tmp_path / "run", *settings, model=llama, data=rows)
+    result = train(tmp_path / "run", *settings, model=llama, data=rows)
+    assert [(line["step"], line["steps"]) for line in result.metrics] == [(1, 1), (3, 2), (4, 1), (6, 2)]
+    undisturbed = train(tmp_path / "undisturbed", *settings, model=llama, data=rows)
+    assert [(line["step"], line["steps"]) for line in undisturbed.metrics] == [(1, 1), (4, 3), (6, 2)]
+    assert sum(line["tokens"] for line in result.metrics) == sum(line["tokens"] for line in undisturbed.metrics)
+    dropped_in = result.metrics[1]
+    assert dropped_in["seconds"] < delay
+    assert sum(dropped_in["phases"].values()) - dropped_in["phases"].get("logging", 0.0) <= dropped_in["seconds"]

@@ -147,7 +147,11 @@ def _plain(text: str) -> str:
 @click.option("--dry-run", is_flag=True, help="Only check disk space, memory and tools.")
 @click.option("--json", "as_json", is_flag=True, help="Print the record as JSON on stdout.")
 def build(*, scratch: Path | None, dry_run: bool, as_json: bool, **options: Any) -> None:
-    """Build the image: check disk space first, keep wheels on scratch storage, clean up afterwards."""
+    """Build the image: check disk space first, keep wheels on scratch storage, clean up afterwards.
+
+    \b
+    loradock build --scratch /mnt/shared/tmp
+    """
     ask = BuildAsk(scratch=scratch or default_scratch(), **options)
     with Screen() as screen:
         if dry_run:

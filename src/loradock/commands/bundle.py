@@ -113,6 +113,9 @@ def saved(client: DockerClient, reference: str) -> Image:
 def verify(file: Path, *, expect: str | None, as_json: bool) -> None:
     """Verify every byte of FILE against the manifest; needs no network and no container engine.
 
+    \b
+    loradock bundle verify run.tar
+
     Exit code 65 if anything differs. Give --expect the digest that `create` printed, to refuse another valid
     bundle.
     """
@@ -126,7 +129,11 @@ def verify(file: Path, *, expect: str | None, as_json: bool) -> None:
 @click.option("--no-image", "is_without_image", is_flag=True, help="Do not load the image.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")
 def load(file: Path, *, output: Path, expect: str | None, is_without_image: bool, as_json: bool) -> None:
-    """Verify FILE, unpack its files into a new folder, and load its image."""
+    """Verify FILE, unpack its files into a new folder, and load its image.
+
+    \b
+    loradock bundle load run.tar
+    """
     manifest = lay_out(file, output, expect=_digest(expect), progress=progress())
     if manifest.of_part(IMAGE) and not is_without_image:
         from loradock.delivery.image.engine import connect

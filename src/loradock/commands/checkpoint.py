@@ -85,7 +85,11 @@ class Listing:
 @RUN
 @JSON
 def list_(directory: Path, as_json: bool) -> None:
-    """List the checkpoints of the run in DIR, looking at their manifests and sizes only."""
+    """List the checkpoints of the run in DIR, looking at their manifests and sizes only.
+
+    \b
+    loradock checkpoint list runs/a-001
+    """
     _show(_looked_at(directory, is_hashed=False), as_json=as_json)
 
 
@@ -93,7 +97,11 @@ def list_(directory: Path, as_json: bool) -> None:
 @RUN
 @JSON
 def verify(directory: Path, as_json: bool) -> None:
-    """Hash every file of every checkpoint in DIR. Exit code 83 if the newest one is damaged."""
+    """Hash every file of every checkpoint in DIR. Exit code 83 if the newest one is damaged.
+
+    \b
+    loradock checkpoint verify runs/a-001 --json
+    """
     listing = _looked_at(directory, is_hashed=True)
     _show(listing, as_json=as_json)
     if not listing.found:

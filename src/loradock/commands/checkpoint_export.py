@@ -3,6 +3,7 @@ as a model for sentence-transformers."""
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import redirect_stdout
@@ -42,11 +43,13 @@ ATTEMPTS = 3
 @click.option("--passage-instruction", metavar="TEXT", help="sentence-transformers: of the prompt for passages.")
 @BASE_MODEL
 @TRUST
+@click.option("--json", "as_json", is_flag=True, help="Print what was written, and of which step, as JSON.")
 def export(
     directory: Path,
     output: Path,
     step: int | None,
     kind: str,
+    as_json: bool,
     base: str | None,
     trusted: tuple[str, ...],
     **asked: Any,
@@ -64,7 +67,8 @@ def export(
 
     refuse_existing(output)
     if kind == "sentence-transformers":
-        _export_for_others(directory, output, step=step, base=base, trusted=trusted, **asked)
+        step_exported = _export_for_others(directory, output, step=step, base=base, trusted=trusted, **asked)
+        _print(output, kind, step_exported, as_json=as_json)
         return
     for name, value in asked.items():
         if value:
@@ -74,6 +78,13 @@ def export(
             )
     step_exported = _export(directory, output, step=step, base=base, trusted=trusted)
     say(f"{output}: the adapter of step {step_exported}, verified", stderr=True)
+    _print(output, kind, step_exported, as_json=as_json)
+
+
+def _print(output: Path, kind: str, step: int | None, *, as_json: bool) -> None:
+    """What was written; of a finished adapter the step is not known."""
+    if as_json:
+        click.echo(json.dumps({"output": str(output), "as": kind, "step": step}, indent=2, ensure_ascii=False))
 
 
 def _export(directory: Path, output: Path, *, step: int | None, base: str | None, trusted: tuple[str, ...]) -> int:
@@ -102,7 +113,8 @@ def _export_for_others(
     merge: bool,
     instruction: str | None,
     passage_instruction: str | None,
-) -> None:
+) -> int | None:
+    """Write a model for sentence-transformers; the step it is of, None for a finished adapter."""
     quiet()
     from loradock.use.embedding import st_export
     from loradock.use.embedding.evaluate import Instructions
@@ -115,11 +127,12 @@ def _export_for_others(
     with redirect_stdout(sys.stderr), TemporaryDirectory(prefix="loradock-adapter-") as folder:
         adapter = Path(folder, "adapter")
         if finished is None or step is not None:
-            _export(directory, adapter, step=step, base=base, trusted=trusted)
+            step = _export(directory, adapter, step=step, base=base, trusted=trusted)
         else:
             adapter = finished
         st_export.export(adapter, output, is_merged=merge, asked=instructions, given=base, trusted=trusted)
     say(f"{output}: {'merged, ' if merge else ''}for SentenceTransformer({str(output)!r})", stderr=True)
+    return step
 
 
 def _chosen(directory: Path, *, step: int | None, run_id: str | None) -> Checkpoint:

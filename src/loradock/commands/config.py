@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 from collections.abc import Iterator
+from dataclasses import asdict
 
 import click
 
@@ -20,7 +21,7 @@ from loradock.config.reference import json_schema, markdown
 from loradock.config.rules import is_hub_model
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import HUB_PREFIX
-from loradock.errors import EnvironmentUnfit, InputMissing
+from loradock.errors import EnvironmentUnfit, InputMissing, LoradockError
 
 
 @verb_group(
@@ -41,7 +42,11 @@ def config() -> None:
 @run_options
 @click.option("--json", "as_json", is_flag=True, help="Print the configuration, its origins and the warnings as JSON.")
 def show(ask: Ask, as_json: bool) -> None:
-    """Print the resolved configuration and where each value came from."""
+    """Print the resolved configuration and where each value came from.
+
+    \b
+    loradock config show run.yaml --set lora.rank=32
+    """
     loaded = ask.load(needs_inputs=False, reads_rows=False)
     if as_json:
         content = {
@@ -57,38 +62,74 @@ def show(ask: Ask, as_json: bool) -> None:
 
 @config.command(cls=RunCommand)
 @run_options
-def validate(ask: Ask) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print whether it is valid, its problems and the rest as JSON.")
+def validate(ask: Ask, as_json: bool) -> None:
     """Check a configuration; report all its problems, with their lines.
+
+    \b
+    loradock config validate run.yaml
+    loradock config validate run.yaml --json
 
     What is not on this machine (model, data, template, tasks, tracker) is a warning: it may be where the run will be.
     No hub and no server is asked.
     """
     from loradock.use.after import check
 
-    loaded = ask.load(reads_rows=False)
-    errors = failures((*looks(loaded.config), functools.partial(check, loaded.config)))
-    absent = [error for error in errors if isinstance(error, InputMissing | EnvironmentUnfit)]
-    raise_together([error for error in errors if error not in absent])
+    try:
+        loaded = ask.load(reads_rows=False)
+        errors = failures((*looks(loaded.config), functools.partial(check, loaded.config)))
+        absent = [error for error in errors if isinstance(error, InputMissing | EnvironmentUnfit)]
+        raise_together([error for error in errors if error not in absent])
+    except LoradockError as error:
+        if as_json:
+            problems = [asdict(problem) for problem in error.problems] or [{"what": error.what, "hint": error.hint}]
+            click.echo(json.dumps({"valid": False, "problems": problems}, indent=2, ensure_ascii=False))
+        raise
     _warn(loaded)
     for error in absent:
         say(f"warning: on this machine: {error.what}", stderr=True)
-    names = ", ".join(_hub_names(loaded.config))
+    unasked = [*_hub_names(loaded.config)]
+    if as_json:
+        content = {
+            "valid": True,
+            "problems": [],
+            "warnings": loaded.warnings,
+            "not_on_this_machine": [error.what for error in absent],
+            "not_looked_for": unasked,
+        }
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
+    names = ", ".join(unasked)
     notes = [f"{len(absent)} of its inputs not found on this machine"] if absent else []
     notes += [f"{names} not looked for on the network"] if names else []
     say("; ".join((f"ok: {ask.config or 'the configuration'}", *notes)))
 
 
 @config.command()
-def presets() -> None:
-    """List the shipped configurations and what each is for."""
-    for name in preset_names():
-        click.echo(f"{name:<22}{preset_text(name).splitlines()[0].lstrip('# ')}")
+@click.option("--json", "as_json", is_flag=True, help="Print them as JSON: what each is for, by its name.")
+def presets(as_json: bool) -> None:
+    """List the shipped configurations and what each is for.
+
+    \b
+    loradock config presets
+    loradock train --preset commonsense-adapters --model DIR --data rows.jsonl
+    """
+    purposes = {name: preset_text(name).splitlines()[0].lstrip("# ") for name in preset_names()}
+    if as_json:
+        click.echo(json.dumps(purposes, indent=2, ensure_ascii=False))
+        return
+    for name, purpose in purposes.items():
+        click.echo(f"{name:<22}{purpose}")
 
 
 @config.command()
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the text of docs/config.md instead.")
 def schema(as_markdown: bool) -> None:
-    """Print the JSON Schema (draft 2020-12), for editors."""
+    """Print the JSON Schema (draft 2020-12), for editors.
+
+    \b
+    loradock config schema > loradock.schema.json
+    """
     if as_markdown:
         click.echo(markdown(), nl=False)
     else:

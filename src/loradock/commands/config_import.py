@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import click
@@ -21,8 +22,14 @@ from loradock.files import staged
 )
 @click.option("overrides", "--set", metavar="KEY=VALUE", multiple=True, help="A key of ours, laid over the result.")
 @click.option("-o", "--output", type=LocalPath(), metavar="FILE", help="Write it there; default: standard output.")
-def import_(file: Path, tool: str | None, gpus: int, overrides: tuple[str, ...], output: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print it and what was not carried over as JSON.")
+def import_(
+    file: Path, tool: str | None, gpus: int, overrides: tuple[str, ...], output: Path | None, as_json: bool
+) -> None:
     """Write the configuration FILE of axolotl, LLaMA-Factory, ms-swift, TRL or unsloth as one of ours.
+
+    \b
+    loradock config import axolotl.yaml -o run.yaml
 
     Each value has the key that it is from, and what nobody wrote is the tool's own default where that decides what is
     trained. What has no counterpart is reported with the reason. `loradock data compare` holds the rows of the result
@@ -33,9 +40,12 @@ def import_(file: Path, tool: str | None, gpus: int, overrides: tuple[str, ...],
     result = imported(file, tool=tool, gpus=gpus, overrides=overrides)
     for key, why in result.left.items():
         say(f"not carried over: {key}: {why}", stderr=True)
-    if output is None:
+    if as_json:
+        content = {"configuration": result.text, "not_carried_over": dict(result.left)}
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+    elif output is None:
         click.echo(result.text, nl=False)
-    else:
+    if output is not None:
         with staged.file(output) as place:
             place.write_text(result.text, encoding="utf-8")
         say(f"wrote {output}: loradock plan {output}", stderr=True)

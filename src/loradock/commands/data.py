@@ -104,8 +104,8 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
     from loradock.model import kept_facts
 
     with redirect_stdout(sys.stderr), status:  # libraries print there; stdout is for our result alone
-        kinds = loaded.config.objective_spec.samples
-        first_look.look(loaded.config.data, kinds=kinds, seconds=first_look.GLANCE_SECONDS)
+        objective = loaded.config.objective_spec
+        first_look.look(loaded.config.data, objective=objective, seconds=first_look.GLANCE_SECONDS)
         _, model = kept_facts.inspect(loaded.config)
         looked_at = prepared(loaded.config, progress=counted(status, "prepared"))
         corpus, max_length = looked_at.corpus, looked_at.max_length

@@ -37,7 +37,7 @@ def prepared(config: RunConfig, *, progress: Callable[[int], None]) -> LookedAt:
     """
     from loradock.data import first_look
 
-    first_look.look(config.data, kinds=config.objective_spec.samples, seconds=first_look.GLANCE_SECONDS)
+    first_look.look(config.data, objective=config.objective_spec, seconds=first_look.GLANCE_SECONDS)
     from loradock.data.corpus import prepare_corpus
     from loradock.data.select import UNCUT_TOKENS
     from loradock.env_check.examination import gathered

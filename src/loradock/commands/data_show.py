@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from contextlib import redirect_stdout
+from dataclasses import asdict
 from pathlib import Path
 
 import click
@@ -26,7 +28,8 @@ SAMPLE = 5
 @click.option("--row", type=click.IntRange(min=1), metavar="N", help="Row number N, from 1 over all sources.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="N random rows. [default: 5]")
 @click.option("--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Write a self-contained page.")
-def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) -> None:
+@click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, the text of each in pieces of one kind.")
+def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None, as_json: bool) -> None:
     """Show rows rendered and tokenised: learned tokens, the template's control tokens, what a length cuts.
 
     \b
@@ -42,10 +45,12 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     from loradock.catalog.samples import KINDS
     from loradock.data.show import chosen, shown
 
+    asked = {"row": row, "sample": sample, "html": html, "json": as_json}
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    if row and sample:
-        raise UsageError("--row and --sample cannot be used together", hint="leave one of them out")
+    for first, second in (("row", "sample"), ("html", "json")):
+        if asked[first] and asked[second]:
+            raise UsageError(f"--{first} and --{second} cannot be used together", hint="leave one of them out")
     loaded = ask.load()
     for warning in loaded.warnings:
         say(f"warning: {warning}", stderr=True)
@@ -73,15 +78,29 @@ def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None) ->
     long_rows = loaded.config.data.long_rows if not loaded.config.objective_spec.embeds else None
     if not kind.splits and long_rows == "split":
         long_rows = "drop"
+    if as_json:
+        content = {
+            "max_length": max_length,
+            "long_rows": long_rows,
+            "of_rows": dataset.rows // kind.documents,
+            "rows": [asdict(shown_row) for shown_row in rows],
+        }
+        click.echo(json.dumps(content, indent=2, ensure_ascii=False))
+        return
     if html:
         shown_rows, of_rows = len(rows) // kind.documents, dataset.rows // kind.documents
         title = f"{shown_rows} of {of_rows:,} rows as the model sees them"
-        try:
-            atomic_io.replace(html, report.page(rows, max_length=max_length, long_rows=long_rows, title=title))
-        except OSError as error:
-            raise NotWritable(f"{html} cannot be written: {error.strerror}", hint=f"ls -ld {html.parent}") from error
-        say(f"written: {html}", stderr=True)
+        write(html, report.page(rows, max_length=max_length, long_rows=long_rows, title=title))
         return
     with page() as screen:
         for part in report.parts(rows, max_length=max_length, long_rows=long_rows):
             screen.print(part, soft_wrap=not screen.is_terminal)
+
+
+def write(file: Path, text: str) -> None:
+    """Write a page, whole, and say where."""
+    try:
+        atomic_io.replace(file, text)
+    except OSError as error:
+        raise NotWritable(f"{file} cannot be written: {error.strerror}", hint=f"ls -ld {file.parent}") from error
+    say(f"written: {file}", stderr=True)

@@ -24,6 +24,9 @@ from loradock.files.system_errors import storage_error
 def sbom(image: str | None, output: Path | None) -> None:
     """List every Python and system package of IMAGE, or of this environment, as CycloneDX 1.6 JSON.
 
+    \b
+    loradock image sbom loradock:0.1.0
+
     The same content gives the same bytes. The command fails if a part cannot be listed.
     """
     if image is None:

@@ -58,6 +58,9 @@ class Verdict:
 def verify(reference: str, as_json: bool, **wanted: Any) -> None:
     """Print the content digest of IMAGE: the same for two builds from the same inputs.
 
+    \b
+    loradock image verify loradock:0.1.0 --json
+
     The digest covers every path's type, mode, owner, size and sha256, and the configuration; not times. Exit code
     71 if something does not match.
     """

@@ -45,6 +45,9 @@ def lock() -> None:
 def verify(venv: Path | None, lock_file: Path | None, manifest_digest: str | None, as_json: bool) -> None:
     """Check every installed package and file: versions, hashes, missing and extra files.
 
+    \b
+    loradock lock verify --json
+
     Exit code 71 if anything differs from the lock file, a package's RECORD or the image's manifest.
     """
     with _progress() as progress:

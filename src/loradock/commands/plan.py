@@ -91,8 +91,8 @@ def plan(
     facts = _machine(gpu, count=gpus, nodes=nodes)
     if not made_up:
         # before a library is imported
-        kinds = loaded.config.objective_spec.samples
-        first_look.look(loaded.config.data, kinds=kinds, seconds=first_look.GLANCE_SECONDS)
+        objective = loaded.config.objective_spec
+        first_look.look(loaded.config.data, objective=objective, seconds=first_look.GLANCE_SECONDS)
     base, model, length = _model(loaded.config)
     if made_up:
         data, at_length = described_facts(loaded.config, *made_up, length=length(made_up[2])), None

@@ -90,6 +90,10 @@ def prune(
 ) -> None:
     """Free space that loradock uses: only what carries its label or lies in its scratch folder.
 
+    \b
+    loradock prune
+    loradock prune --apply --older-than 7d
+
     A dry run unless --apply is given. Volumes, build records and running containers are never removed.
     """
     root = _scratch(scratch)

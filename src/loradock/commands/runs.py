@@ -19,7 +19,12 @@ USUAL = "runs"
 @click.argument("directory", default=USUAL, type=LocalPath(file_okay=False))
 @click.option("--json", "as_json", is_flag=True, help="Print the runs as JSON.")
 def runs(directory: Path, *, as_json: bool) -> None:
-    """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only."""
+    """List the runs below DIRECTORY (default: runs): state, steps, loss, start, where. Read-only.
+
+    \b
+    loradock runs
+    loradock runs experiments --json
+    """
     if not directory.exists():
         hint = "loradock runs" if Path(USUAL).is_dir() else "give the directory that train had as --output"
         raise InputMissing(f"directory {directory} does not exist", hint=hint)

@@ -107,7 +107,7 @@ def train(
             look_for_inputs(loaded.config)
             after.check(loaded.config)
             if is_alone(os.environ):  # else the other ranks wait for this one to join them
-                first_look.look(loaded.config.data, kinds=loaded.config.objective_spec.samples)
+                first_look.look(loaded.config.data, objective=loaded.config.objective_spec)
             around = claiming.claimed(
                 loaded,
                 standing,

@@ -78,7 +78,7 @@ class Columns:
                 self._check_meaning(name, value, sample)
                 wanted = self._wanted(name, value, row, sample)
                 if wanted is None:
-                    self._count(name, value)
+                    self.count(name, value)
                 else:
                     lost[name] = wanted
         if lost:
@@ -150,9 +150,10 @@ class Columns:
                     raise RowError(f"{where} has {key!r} = {inner!r}, but is learned as its turn is: remove the key")
             others[f"{NUMBER.sub('[]', where)}.{key}"] = inner
         for name, inner in others.items():
-            self._count(name, inner)
+            self.count(name, inner)
 
-    def _count(self, name: str, value: object) -> None:
+    def count(self, name: str, value: object) -> None:
+        """Count a row whose column is not used."""
         rows, sample = self.found.get(name) or (0, shortened(value))
         self.found[name] = (rows + 1, sample)
 

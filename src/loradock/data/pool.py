@@ -72,6 +72,11 @@ class Work(Protocol):
         """All that tokens depend on besides the rows, for the key of the cache."""
         ...
 
+    @property
+    def unread_fields(self) -> frozenset[str]:
+        """Optional fields that it makes nothing of: a row in which one of them is wrong is read without it."""
+        ...
+
     def preparer(self) -> Preparer:
         """What does it, chunk by chunk."""
         ...

@@ -21,7 +21,7 @@ from loradock.data.problems import BadRow, Problems
 from loradock.data.read import chosen, digest, has_text, place_of, remote_files, shown_files
 from loradock.data.row_task import Task
 from loradock.data.skipped import Skipped
-from loradock.data.sources import samples
+from loradock.data.sources import Loaded, samples
 from loradock.data.spans import Remark
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import Problem
@@ -123,7 +123,8 @@ def cache_key(data: DataConfig, *, work: Work, digests: list[str], version: int 
         for source, content in zip(data.sources, digests, strict=True)
     ]
     skips = {"on_bad_row": data.on_bad_row} if data.skips else {}
-    return _sha256(work.identity | skips | {"sources": sources, "version": version or PREPARATION_VERSION})
+    unread = {"unread_fields": sorted(work.unread_fields)} if work.unread_fields else {}
+    return _sha256(work.identity | skips | unread | {"sources": sources, "version": version or PREPARATION_VERSION})
 
 
 def _sha256(parts: dict[str, Any]) -> str:
@@ -182,7 +183,8 @@ def _build(
         pool = prepare_blocks(work, workers=workers, stack=stack, known=earlier.chunk)
         for index, source in enumerate(data.sources):
             start, files = entry.rows, shown_files(source)
-            loaded = _rows(source, index=index, problems=problems, rows=rows, contents=contents[index])
+            read = samples(source, index=index, contents=contents[index], unread_fields=work.unread_fields)
+            loaded = _rows(read, problems=problems, rows=rows)
             for result in pool(blocks(loaded)):
                 chunk = result.chunk
                 for line, what in result.refused:
@@ -230,12 +232,12 @@ def _build(
     return manifest, reused
 
 
-def _rows(source: SourceConfig, *, index: int, problems: Problems, rows: Problems, contents: Contents) -> Iterator[Row]:
-    """The rows of a source; its columns go to `contents`.
+def _rows(read: Iterator[Loaded], *, problems: Problems, rows: Problems) -> Iterator[Row]:
+    """The rows of a source, as they are read.
 
     What cannot be read goes to `problems`, but for single rows, which go to `rows`.
     """
-    for line, sample in samples(source, index=index, contents=contents):
+    for line, sample in read:
         if isinstance(sample, Problem):
             (rows if isinstance(sample, BadRow) else problems).add(sample)
         else:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import glob
 import hashlib
 import os
 import shlex
@@ -22,7 +21,7 @@ from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
 from loradock.data.shards import Chosen
 from loradock.errors import DataError, InputMissing, StorageError
-from loradock.files import regular
+from loradock.files import pattern, regular
 from loradock.files.system_errors import machine_error
 from loradock.text.suggest import did_you_mean
 
@@ -265,7 +264,7 @@ def _missing(shown: str, path: Path) -> InputMissing:
     parent = path.parent
     if shown == "-":
         return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
-    if glob.has_magic(shown):
+    if pattern.divided(path)[1]:
         return InputMissing(f"no file matches {shown}", hint=_listed(path))
     if path.is_symlink():
         what = f"{shown} is a symlink to {path.readlink()}, which leads to no file"

@@ -6,22 +6,27 @@ import json
 import re
 import shlex
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from loradock.data.formats.fields import RowsChange
 from loradock.data.readers import reader_of
 from loradock.data.readers.base import Hinted, Mendable
+from loradock.data.readers.compression import decompressed
+from loradock.data.readers.delimited import CSV, TSV, separator
+from loradock.files import regular
 
 UNPACKED = {"": "cat", ".gz": "zcat", ".zst": "zstdcat"}
 """The command that prints a file, by how it is compressed."""
 AS_TEXT = "dtype=str, keep_default_na=False"
 LOADED = {
-    "CSV": f"from_pandas(pandas.read_csv({{0!r}}, {AS_TEXT}))",
-    "TSV": f"from_pandas(pandas.read_csv({{0!r}}, sep='\\t', {AS_TEXT}))",
+    "CSV": f"from_pandas(pandas.read_csv({{0!r}}, {{1}}{AS_TEXT}))",
+    "TSV": f"from_pandas(pandas.read_csv({{0!r}}, {{1}}{AS_TEXT}))",
     "Parquet": "from_parquet({0!r})",
     "arrow": "from_file({0!r})",
 }
-"""How `datasets` opens a file that jq does not read, by the name of its reader."""
+"""How `datasets` opens a file that jq does not read, by the name of its reader; {1} is what separates its fields."""
+USUAL = {CSV.name: ",", TSV.name: "\t"}
 SETTING = re.compile(r"--set (?:'([^']+)'|([^\s,]+))")
 
 
@@ -30,7 +35,8 @@ def command_on(file: str, change: RowsChange, *, more: Sequence[str] = ()) -> st
     reader, _ = reader_of(file) or (None, "")
     if reader is not None and reader.name in LOADED:
         made = f"{Path(file).name.partition('.')[0]}.new.jsonl"
-        opened = ", ".join(f"datasets.Dataset.{LOADED[reader.name].format(each)}" for each in (file, *more))
+        calls = (LOADED[reader.name].format(each, _separated(each)) for each in (file, *more))
+        opened = ", ".join(f"datasets.Dataset.{call}" for call in calls)
         opened = f"datasets.concatenate_datasets([{opened}])" if more else opened
         method = change.method.replace("COLUMN", repr(change.column))
         return f"python -c {shlex.quote(f'import datasets, pandas; {opened}.{method}.to_json({made!r})')}"
@@ -38,6 +44,20 @@ def command_on(file: str, change: RowsChange, *, more: Sequence[str] = ()) -> st
     if reader is not None and reader.name == "JSON":
         program = f'if type == "array" then .[] else . end | {program}'
     return _filtered(file, f"jq -c {shlex.quote(program)}", suffix=".jsonl", more=more)
+
+
+def _separated(file: str) -> str:
+    """The argument of `pandas.read_csv` for what separates a file's fields; "" for a comma, and where nothing does."""
+    reader, compression = reader_of(file) or (None, "")
+    usual = USUAL.get(reader.name if reader else "")
+    if usual is None:
+        return ""
+    with (
+        regular.opened(Path(file)) as packed,
+        closing(decompressed(packed, compression) if compression else packed) as plain,
+    ):
+        sign = separator(plain, usual)
+    return "" if sign == "," else f"sep={sign!r}, "
 
 
 def mending(file: str, problem: str | None) -> str | None:

@@ -10,10 +10,11 @@ import fnmatch
 import functools
 import json
 import os
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +39,12 @@ Versions = Mapping[str, Mapping[str, str]]
 class Listing:
     """The files of a folder or a pattern: `versions` by address in the order of their names, and folders beside them.
 
-    `former`: what was listed before on this machine, where it was something else.
+    `folder`: what was listed, of a pattern the last folder in which nothing is a wildcard. `former`: what was listed
+    before on this machine, where it was something else.
     """
 
     url: str
+    folder: str
     versions: Versions
     folders: tuple[str, ...] = ()
     former: Versions | None = None
@@ -53,8 +56,13 @@ class Listing:
 
     @property
     def base(self) -> Path:
-        """The folder that was listed; of a pattern the last one in which nothing is a wildcard."""
-        return Path(fixed(self.url))
+        """`folder` as a path."""
+        return Path(self.folder)
+
+    @property
+    def pattern(self) -> str:
+        """What is a pattern below the folder; "" where nothing is."""
+        return self.url.rstrip("/").removeprefix(self.folder).lstrip("/")
 
 
 def is_pattern(url: str) -> bool:
@@ -62,11 +70,16 @@ def is_pattern(url: str) -> bool:
     return any(sign in url for sign in MAGIC)
 
 
-def fixed(url: str) -> str:
-    """The folder of a pattern in which nothing is a wildcard; a folder itself."""
+def _divided(url: str, *, exists: Callable[[str], bool]) -> tuple[str, str]:
+    """The folder of an address in which nothing is a wildcard, and the pattern below it ("" where there is none).
+
+    `exists` says whether a name with signs of a pattern is there as it is written.
+    """
     parts = url.rstrip("/").split("/")
-    plain = next((index for index, part in enumerate(parts) if is_pattern(part)), len(parts))
-    return "/".join(parts[:plain])
+    for index, part in enumerate(parts):
+        if is_pattern(part) and not exists("/".join(parts[: index + 1])):
+            return "/".join(parts[:index]), "/".join(parts[index:])
+    return "/".join(parts), ""
 
 
 def listing(source: SourceConfig) -> Listing | None:
@@ -86,8 +99,7 @@ def listing(source: SourceConfig) -> Listing | None:
 
 def known_listing(source: SourceConfig) -> Listing | None:
     """What was listed last of the source's address, without asking anybody; None where nothing was."""
-    versions = _noted(source.path, remote.cache_of(source))
-    return None if versions is None else Listing(url=source.path, versions=versions)
+    return _noted(source.path, remote.cache_of(source))
 
 
 def copies(source: SourceConfig, files: Sequence[Path]) -> list[Path]:
@@ -136,31 +148,28 @@ def _listed(url: str, folder: Path) -> Listing | None:
     former = _noted(url, folder)
     if switches := hub_access.switches(os.environ):
         if former is not None:
-            return Listing(url=url, versions=former)
+            return former
         if "*" in url or url.endswith("/"):
             raise remote.switched_off(url, switches)
         return None
     with remote.asking(url):
-        answer = _asked(url)
-    if answer is None:
-        return None
-    versions, folders = answer
-    if versions == former:
-        return Listing(url=url, versions=versions, folders=folders)
-    _note(url, folder, versions)
-    return Listing(url=url, versions=versions, folders=folders, former=former)
+        current = _asked(url)
+    if current is None or (former and current.versions == former.versions):
+        return current
+    _note(current, folder)
+    return replace(current, former=former and former.versions)
 
 
-def _asked(url: str) -> tuple[Versions, tuple[str, ...]] | None:
-    """What a store says that an address holds, with the folders in it; None for a file."""
-    start = fixed(url)
+def _asked(url: str) -> Listing | None:
+    """What a store says that an address holds; None for a file."""
+    start, _ = _divided(url, exists=lambda _: False)
     if start.count("/") < 2:
         raise UsageError(f"{url}: the bucket has a wildcard", hint="name the bucket")
     store, base = remote.opened_store(start)
-    if is_pattern(url):
-        if "*" not in url and store.isfile(remote.opened_store(url)[1]):  # brackets of a name
-            return None
-        entries = [*store.glob(url, detail=True).values()]
+    folder, pattern = _divided(url, exists=lambda name: store.exists(base + name.removeprefix(start)))
+    base += folder.removeprefix(start)
+    if pattern:
+        entries = _matching(store, base, pattern)
     elif not url.endswith("/") and store.info(base)["type"] != "directory":
         return None
     else:
@@ -169,18 +178,30 @@ def _asked(url: str) -> tuple[Versions, tuple[str, ...]] | None:
     folders: list[str] = []
     for entry in entries:
         name = str(entry["name"]).removeprefix(base).lstrip("/")
-        address = f"{start}/{name}"
+        address = f"{folder}/{name}"
         if not name or name.endswith("/"):  # what some tools leave in the place of a folder
             continue
-        if is_pattern(url) and _is_hidden(name, url.removeprefix(start)):
+        if pattern and _is_hidden(name, pattern):
             continue
         if entry["type"] == "directory":
-            folders += [] if is_pattern(url) else [name]
+            folders += [] if pattern else [name]
         elif written(Path(address)) != address:
             raise UsageError(f"{address} has a name that no path can have", hint="name it by itself, or copy it")
         else:
             versions[address] = remote.version_of(entry)
-    return dict(sorted(versions.items())), tuple(sorted(folders))
+    return Listing(url=url, folder=folder, versions=dict(sorted(versions.items())), folders=tuple(sorted(folders)))
+
+
+def _matching(store: Any, base: str, pattern: str) -> Sequence[Mapping[str, Any]]:
+    """What a pattern below a folder matches; `glob` would take signs in the name of the folder for wildcards."""
+    from fsspec.utils import glob_translate
+
+    if not is_pattern(base) and "?" not in base:
+        return [*store.glob(f"{base}/{pattern}", detail=True).values()]
+    matches = re.compile(glob_translate(pattern)).match
+    depth = None if "**" in pattern else pattern.count("/") + 1
+    below = store.find(base, maxdepth=depth, withdirs=True, detail=True)
+    return [entry for name, entry in below.items() if matches(name.removeprefix(base).lstrip("/"))]
 
 
 def _is_hidden(name: str, pattern: str) -> bool:
@@ -202,7 +223,7 @@ def _copies(url: str, addresses: tuple[str, ...], folder: Path) -> tuple[Path, .
             raise remote.switched_off(absent, switches)
         return tuple(copy.file for copy in copies.values() if copy)
     with remote.asking(url):
-        store, base = remote.opened_store(fixed(url))
+        store, base = remote.opened_store(current.folder)
 
     def copy_of(address: str) -> Copy:
         version = current.versions[address]
@@ -212,7 +233,7 @@ def _copies(url: str, addresses: tuple[str, ...], folder: Path) -> tuple[Path, .
 
         def fetch(_: str, place: Path, __: Copy | None) -> Mapping[str, str]:
             with remote.asking(address):
-                store.get_file(base + address.removeprefix(fixed(url)), str(place))
+                store.get_file(base + address.removeprefix(current.folder), str(place))
             if version.get("size") not in (None, str(place.stat().st_size)):
                 raise _moving([address])
             is_fetched.append(address)
@@ -226,7 +247,7 @@ def _copies(url: str, addresses: tuple[str, ...], folder: Path) -> tuple[Path, .
     if is_fetched:
         with remote.asking(url):
             answer = _asked(url)
-        versions = answer[0] if answer else {}
+        versions = answer.versions if answer else {}
         if moving := [address for address in addresses if versions.get(address) != current.versions[address]]:
             raise _moving(moving)
     return tuple(files)
@@ -237,16 +258,18 @@ def _moving(addresses: Sequence[str]) -> LoradockError:
     return HubError(what, hint="start again when nothing writes there any more")
 
 
-def _note(url: str, folder: Path, versions: Versions) -> None:
+def _note(listing: Listing, folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_io.replace(_note_of(url, folder), json.dumps({"versions": versions}))
+    noted = {"versions": listing.versions, "folder": listing.folder}
+    atomic_io.replace(_note_of(listing.url, folder), json.dumps(noted))
 
 
-def _noted(url: str, folder: Path) -> Versions | None:
+def _noted(url: str, folder: Path) -> Listing | None:
     """What was listed last."""
     with suppress(OSError, ValueError, TypeError, KeyError, AttributeError):
-        versions = json.loads(regular.read(_note_of(url, folder)))["versions"]
-        return {str(address): dict(version) for address, version in versions.items()}
+        noted = json.loads(regular.read(_note_of(url, folder)))
+        versions = {str(address): dict(version) for address, version in noted["versions"].items()}
+        return Listing(url=url, folder=noted["folder"], versions=versions)
     return None
 
 

@@ -45,6 +45,7 @@ class Task:
     tools: ToolsAs = "keep"
     reasoning: Reasoning = "as_template"
     template_arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unread_fields: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, data: DataConfig, spec: TokenizerSpec) -> Task:

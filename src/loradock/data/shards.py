@@ -6,7 +6,6 @@ Which of the files are one set is one rule for all of them (`_one_set`): files o
 from __future__ import annotations
 
 import fnmatch
-import glob
 import os
 import re
 import shlex
@@ -23,7 +22,7 @@ from loradock.data.readers import Damaged, known_suffixes, reader_of
 from loradock.data.readers.compression import decompressed
 from loradock.data.remote_folder import Listing
 from loradock.errors import DataError, InputMissing, LoradockError
-from loradock.files import regular
+from loradock.files import pattern, regular
 from loradock.text.amounts import size_text
 
 DESCRIPTIONS = frozenset((
@@ -50,15 +49,13 @@ class Chosen:
     left: Mapping[str, list[Path]] = field(default_factory=dict[str, list[Path]])
 
 
-def matching(pattern: Path, source: SourceConfig) -> Chosen:
-    """The files of rows that a pattern (`*`, `?`, `[...]`, `**`) matches, by name; none where it is no pattern.
+def matching(path: Path, source: SourceConfig) -> Chosen:
+    """The files of rows that a pattern matches, by name; none where it is no pattern.
 
     Raises DataError where they are several kinds, or of several splits.
     """
-    if not glob.has_magic(str(pattern)):
-        return Chosen(files=[])
-    found = [path for each in sorted(glob.glob(str(pattern), recursive=True)) if (path := Path(each)).is_file()]
-    return _one_set(found, fixed(pattern), source) if found else Chosen(files=[])
+    found = pattern.matching(path)
+    return _one_set(found, pattern.divided(path)[0], source) if found else Chosen(files=[])
 
 
 def of_file(path: Path, source: SourceConfig) -> Chosen:
@@ -84,9 +81,9 @@ def of_listing(listing: Listing, source: SourceConfig) -> Chosen:
     if saved.MARKS.intersection(path.name for path in files if path.parent == listing.base):
         what = f"{source.path} is a folder that `datasets` saved, which is read from a disk"
         raise DataError(what, hint=f"copy it and name the copy: {remote.copying(source.path)}")
-    if remote_folder.is_pattern(source.path) and not files:
+    if listing.pattern and not files:
         raise InputMissing(f"no file matches {source.path}", hint=f"list it: {remote.listing_of(listing.base)}")
-    if not _of_rows(files) and not remote_folder.is_pattern(source.path):
+    if not _of_rows(files) and not listing.pattern:
         hint = (_reading_all(source) if listing.folders else "") or f"known: {known_suffixes()}"
         raise DataError(f"{source.path} is a directory without files of rows", hint=hint)
     return _one_set(files, listing.base, source)
@@ -140,11 +137,6 @@ def _of_text(files: Sequence[Path], *, unit: TextUnit) -> Iterator[str]:
             other = "file for one a file" if unit == "line" else "line for one a line"
             yield f"text: each {unit} is a document (data.text: {other})"
             return
-
-
-def fixed(pattern: Path) -> Path:
-    """The folder of a pattern in which nothing is a wildcard: what the files are named in."""
-    return next((parent for parent in pattern.parents if not glob.has_magic(str(parent))), Path("."))
 
 
 def _one_set(found: Sequence[Path], base: Path, source: SourceConfig) -> Chosen:
@@ -232,14 +224,14 @@ def _below(directory: Path) -> list[Path]:
 def _reading_all(source: SourceConfig, inner: Sequence[Path] = ()) -> str:
     """What reads the files below a folder, on a disk those `inner`: a pattern for all, or what it is refused for."""
     suffixes = {path.suffix for path in inner}
-    pattern = f"{source.path.rstrip('/')}/**/*{suffixes.pop() if len(suffixes) == 1 else ''}"
-    below = source.model_copy(update={"path": pattern})
+    all_below = f"{source.path.rstrip('/')}/**/*{suffixes.pop() if len(suffixes) == 1 else ''}"
+    below = source.model_copy(update={"path": all_below})
     try:
-        listing = remote_folder.listing(below) if is_remote(pattern) else None
-        rows = _of_rows((of_listing(listing, below) if listing else matching(Path(pattern), below)).files)
+        listing = remote_folder.listing(below) if is_remote(all_below) else None
+        rows = _of_rows((of_listing(listing, below) if listing else matching(Path(all_below), below)).files)
     except (DataError, InputMissing) as error:
         return str(error.hint)
-    return f"a pattern reads them: {shlex.quote(pattern)}" if rows else ""
+    return f"a pattern reads them: {shlex.quote(all_below)}" if rows else ""
 
 
 def _likeliest(kinds: Mapping[str, Sequence[Path]], source: SourceConfig) -> Sequence[Path]:
@@ -278,7 +270,7 @@ def _matches(path: Path, folder: Path, tail: str) -> bool:
     """Whether a pattern of a folder (or of all below it, `FOLDER/**`) matches, as `glob` has it."""
     plain = folder.parent if folder.name == "**" else folder
     is_in = plain in path.parents if folder.name == "**" else plain == path.parent
-    return is_in and not glob.has_magic(str(plain)) and fnmatch.fnmatchcase(path.name, tail)
+    return is_in and fnmatch.fnmatchcase(path.name, tail)
 
 
 def _kind(path: Path) -> str:

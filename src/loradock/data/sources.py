@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
+from loradock.catalog.objectives.base import MARGINS_UNREAD
 from loradock.catalog.samples import SampleKind
 from loradock.config.sections.data import DataConfig, Reading, SourceConfig
 from loradock.data.columns import Columns, Contents
@@ -31,16 +32,23 @@ MISFITS_HELD = 1000
 
 
 def samples(
-    source: SourceConfig, *, index: int = 0, contents: Contents | None = None, kinds: Collection[SampleKind] = ()
+    source: SourceConfig,
+    *,
+    index: int = 0,
+    contents: Contents | None = None,
+    kinds: Collection[SampleKind] = (),
+    unread_fields: Collection[str] = MARGINS_UNREAD,
 ) -> Generator[Loaded, None, None]:
     """The samples of a source in file order, with a Problem in the place of each row that cannot be used.
 
     With `format: auto` the first readable row decides the format for all. Where it fits none, or is preference data,
     that is one problem, and the rest of the source is only read for records that are broken in themselves. `index` is
     the source's place in `data.sources` and `kinds` what is learned from, for hints; `contents` is filled in on the
-    way. Raises ConfigError for an unknown format or field and for one that no row fits, and what `read` raises.
+    way. A row in which one of `unread_fields` is wrong is read without it, and the column counted as not used.
+    Raises ConfigError for an unknown format or field and for one that no row fits, and what `read` raises.
     """
-    reading = _Reading(source, index, contents or Contents())
+    unread = frozenset(source.fields.get(field, field) for field in unread_fields)
+    reading = _Reading(source, index, contents or Contents(), unread)
     format = format_asked(source, index=index)
     for record in reading.records:
         row = reading.row_of(record)
@@ -157,6 +165,7 @@ class _Reading:
     source: SourceConfig
     index: int
     contents: Contents
+    unread: frozenset[str]
     seen: dict[str, None] = field(default_factory=dict[str, None])
 
     def __post_init__(self) -> None:
@@ -188,8 +197,7 @@ class _Reading:
             try:
                 if format.kind == "rows":
                     refuse_verdict(row, index=self.index, first=first.row or {}, place=self.place(first))
-                sample = convert_row(format, source.fields, row)
-                columns.note(row, sample)
+                sample = self.sample(format, row, columns)
             except RowError as error:
                 if isinstance(error, Misfit) and not has_fitted:
                     held.append((record.line, self.problem(record, error)))
@@ -207,6 +215,19 @@ class _Reading:
             self.refuse_misfits(format, held, misfit, limit=1)
         self.refuse_unseen()
         self.contents.unused = columns.unused()
+
+    def sample(self, format: Format, row: Mapping[str, Any], columns: Columns) -> Sample:
+        """The sample of a row, with its columns counted; RowError where something is wrong in it that is read."""
+        try:
+            sample = convert_row(format, self.source.fields, row)
+        except RowError as error:
+            if error.ignorable not in self.unread:
+                raise
+            columns.count(error.ignorable, row[error.ignorable])
+            rest = {name: value for name, value in row.items() if name != error.ignorable}
+            return self.sample(format, rest, columns)
+        columns.note(row, sample)
+        return sample
 
     def refuse_misfits(self, format: Format, held: list[Loaded], row: Mapping[str, Any], *, limit: int) -> None:
         """ConfigError where so many rows do not fit, and none does."""

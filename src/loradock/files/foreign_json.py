@@ -40,6 +40,11 @@ def read(file: Path, *, most_bytes: int = regular.MOST_BYTES) -> Any:
     return loads(regular.read(file, most_bytes=most_bytes))
 
 
+def fault(error: json.JSONDecodeError) -> str:
+    """What the decoder says, without the "at" or the colon that some of its texts end with: the place follows."""
+    return error.msg.rstrip(": ").removesuffix(" at")
+
+
 def _is_deep(content: Any) -> bool:
     level = [content]
     for _ in range(MOST_DEPTH):

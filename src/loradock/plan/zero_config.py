@@ -16,7 +16,7 @@ from loradock.catalog.engines import MODES
 from loradock.config.load import leaves
 from loradock.config.schema import RunConfig
 from loradock.errors import ConfigError, InputMissing, Problem
-from loradock.files import regular
+from loradock.files import foreign_json, regular
 from loradock.plan.plan import Plan
 from loradock.text.suggest import did_you_mean
 
@@ -155,7 +155,8 @@ def read(path: Path) -> dict[str, Any]:
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path} is not UTF-8 text", hint=f"file {path}") from error
     except json.JSONDecodeError as error:
-        problem = Problem(what=f"column {error.colno}: {error.msg}", file=str(path), line=error.lineno)
+        what = f"{foreign_json.fault(error)} at column {error.colno}"
+        problem = Problem(what=what, file=str(path), line=error.lineno)
         raise ConfigError(f"{path} is not JSON", hint=f"python3 -m json.tool {path}", problems=[problem]) from error
     settings = as_object(document)
     if settings is None:

@@ -22,7 +22,7 @@ class StepDone:
 
 @dataclass(frozen=True, kw_only=True)
 class StepResult:
-    """Metrics over the steps since the last such line.
+    """Metrics over the `steps` since the last such line: fewer before a checkpoint, at the end and after a resume.
 
     `loss` is the mean over supervised tokens, in nats; `tokens` are real ones (no padding), summed over all
     processes; `memory_bytes` is the peak that the allocator reserved on this process's GPU (0 on a CPU).
@@ -34,6 +34,7 @@ class StepResult:
     """
 
     step: int
+    steps: int
     epoch: float
     loss: float
     learning_rate: float

@@ -109,6 +109,7 @@ class Loop:
             is_agreed = isinstance(error, StopNow) or self.job.world_size == 1
             self.saver.settle(is_agreed=is_agreed)
             if is_agreed and self.step > self.saver.last_step:
+                self.log_whole_steps()
                 self.commit()
         finally:
             self.close()
@@ -233,6 +234,12 @@ class Loop:
         self.emit(line)
         self.losses, self.measured = torch.zeros_like(losses), torch.zeros_like(losses)
         self.meter = Meter.after_line(began)
+
+    def log_whole_steps(self) -> None:
+        """The metric line of the steps before the one that a signal dropped: a run that continues has not theirs."""
+        if self.meter.steps:
+            self.meter.leave_out_dropped()
+            self.log()
 
     def evaluate(self) -> bool:
         """Evaluate on the validation part; returns True where this step is to be kept for it."""

@@ -21,6 +21,15 @@ DATA, PASSES, OPTIMIZER, LOGGING = "data", "passes", "optimizer", "logging"
 """Phases of a step: waiting for its data; forward and backward; the update; writing a metric line."""
 
 
+@dataclass(frozen=True)
+class WholeSteps:
+    """What was spent up to the end of the last step: the time on the clock, `Meter.paused_seconds` and its phases."""
+
+    until: float
+    paused_seconds: float
+    phases: dict[str, float]
+
+
 @dataclass
 class Meter:
     """Steps, real and supervised tokens, samples, padded slots (`idle`: of passes without work), and their seconds."""
@@ -33,7 +42,9 @@ class Meter:
     idle: int = 0
     paused_seconds: float = 0.0
     since: float = field(default_factory=time.monotonic)
+    until: float | None = None
     phases: dict[str, float] = field(default_factory=dict)
+    whole_steps: WholeSteps | None = None
 
     @classmethod
     def after_line(cls, began: float) -> Meter:
@@ -61,6 +72,12 @@ class Meter:
         self.samples += samples
         self.slots += slots
         self.idle += idle
+        self.whole_steps = WholeSteps(time.monotonic(), self.paused_seconds, dict(self.phases))
+
+    def leave_out_dropped(self) -> None:
+        """Leave out what was spent since the last step ended: on a step, or an evaluation, that a signal dropped."""
+        if whole := self.whole_steps:
+            self.until, self.paused_seconds, self.phases = whole.until, whole.paused_seconds, whole.phases
 
     def pause(self, seconds: float) -> None:
         """Leave out time that was not training (evaluation, saving)."""
@@ -69,7 +86,7 @@ class Meter:
     @property
     def seconds(self) -> float:
         """Seconds of training since the count began."""
-        return max(1e-9, time.monotonic() - self.since - self.paused_seconds)
+        return max(1e-9, (self.until or time.monotonic()) - self.since - self.paused_seconds)
 
     @property
     def used_slots(self) -> int:
@@ -106,6 +123,7 @@ class Meter:
         own_seconds = None if passes_seconds is None else self.own_seconds(passes_seconds)
         return StepResult(
             step=step,
+            steps=self.steps,
             epoch=step / job.steps.steps_per_epoch,
             loss=loss,
             parts=parts,

@@ -29,7 +29,7 @@ from loradock.training.observers.tracking import Tracking
 from loradock.training.run_dir.record import RunRecord
 from loradock.training.run_dir.status import Status
 
-NOT_TRACKED = ("step", "phases", "rank_seconds")
+NOT_TRACKED = ("step", "steps", "phases", "rank_seconds")
 """Of a metric line: what is no number to draw."""
 
 

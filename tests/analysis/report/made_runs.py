@@ -22,6 +22,7 @@ def step_line(step: int, *, loss: float, **parts: Any) -> dict[str, Any]:
     phases = {"data": 0.05, "passes": 0.35, "optimizer": 0.04, "logging": 0.01}
     line = StepResult(
         step=step,
+        steps=1,
         epoch=step / 100,
         loss=loss,
         learning_rate=2e-4,

@@ -16,6 +16,7 @@ from loradock.training.events import EvalResult, StepResult
 
 STEP = StepResult(
     step=10,
+    steps=10,
     epoch=0.25,
     loss=1.23456,
     learning_rate=2e-4,

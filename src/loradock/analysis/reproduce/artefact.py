@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import glob
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -14,10 +13,10 @@ from loradock.analysis.reproduce.places import FETCH, TEMPLATE_SUFFIXES, Places,
 from loradock.config.places import is_remote
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import SourceConfig
-from loradock.data import shards
 from loradock.data.read import files
 from loradock.data.sources import held_out_files
 from loradock.errors import DataError, InputMissing, Problem
+from loradock.files import pattern
 from loradock.training.continued import directory_of
 from loradock.training.run_dir.paths import METRICS, RECORD
 
@@ -113,7 +112,7 @@ def _of_source(source: SourceConfig) -> Iterator[tuple[str, Path]]:
     elif path.is_file():
         yield name, path
     else:
-        yield from ((str(file.relative_to(shards.fixed(path))), file) for file in files(source))
+        yield from ((str(file.relative_to(pattern.divided(path)[0])), file) for file in files(source))
 
 
 def _name_of(source: SourceConfig) -> str:
@@ -121,6 +120,4 @@ def _name_of(source: SourceConfig) -> str:
     if is_remote(source.path):
         return Path(urlsplit(source.path).path).name
     path = Path(source.path)
-    if glob.has_magic(source.path) and not path.exists():
-        return str(path.relative_to(shards.fixed(path)))
-    return path.name
+    return pattern.divided(path)[1] or path.name

@@ -11,6 +11,7 @@ from loradock.catalog.samples import KINDS, SampleKind
 Pass = Literal["likelihood", "score", "embed", "loss_sum"]
 """What a step asks of a backend (`training.passes`): the negative log-likelihood of all learned tokens, the
 log-probability of each document, vectors of documents, or the objective's own `loss_sum`, by autograd alone."""
+MARGINS_UNREAD = frozenset({"margin"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,11 @@ class ObjectiveSpec:
         All of a step's are made before one of them is run backward, and a rank has as many as its texts need.
         """
         return self.embeds
+
+    @property
+    def unread_fields(self) -> frozenset[str]:
+        """Fields of rows that it makes nothing of, so that what they hold refuses no row."""
+        return frozenset() if self.reads_margins else MARGINS_UNREAD
 
     def owns(self, key: str) -> bool:
         """Whether a dotted key is one of its own."""

@@ -127,7 +127,7 @@ def _reward_head_is_alone(config: RunConfig) -> Iterator[KeyProblem]:
         "lora.init": (lora.init in ("pissa", "olora"), "--set lora.init=default"),
         "lora.adapter": (
             lora.adapter,
-            "loradock merge RUN -o DIR makes a base of it, and --model DIR begins with that",
+            "loradock merge RUN DIR makes a base of it, and --model DIR begins with that",
         ),
     }
     for key, (is_set, hint) in settings.items():

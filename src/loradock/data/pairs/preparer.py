@@ -58,6 +58,11 @@ class PairTask:
         """No template of texts to embed writes it."""
         return None
 
+    @property
+    def unread_fields(self) -> frozenset[str]:
+        """See `pool.Work`."""
+        return frozenset()
+
     def preparer(self) -> PairPreparer:
         """See `pool.Work`."""
         return PairPreparer(self)

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from loradock.catalog.objectives.base import MARGINS_UNREAD
 from loradock.config.sections.data import DataConfig
 from loradock.data.cache import FIRST, Chunk
 from loradock.data.formats.base import Completion, Conversation, PreferencePair, Sample
@@ -32,12 +33,15 @@ class PreferenceTask(Task):
     """How rows become pairs of documents: template, masks and special tokens are those of rows to answer."""
 
     @classmethod
-    def of(cls, data: DataConfig, spec: TokenizerSpec) -> PreferenceTask:
+    def of(
+        cls, data: DataConfig, spec: TokenizerSpec, *, unread_fields: frozenset[str] = MARGINS_UNREAD
+    ) -> PreferenceTask:
         """See `Task.of`; both answers are masked alike, and their prompt never learned."""
         changes = {"loss": "auto"}
         if data.reasoning == "all_turns":  # a pair is two documents, and stays so
             changes["reasoning"] = "as_template"
-        return cls(**vars(Task.of(data.model_copy(update=changes), spec)))
+        task = Task.of(data.model_copy(update=changes), spec)
+        return replace(cls(**vars(task)), unread_fields=unread_fields)
 
     @property
     def identity(self) -> dict[str, Any]:

@@ -1,4 +1,7 @@
-"""CSV and TSV with a header. A bad row is a problem, and the next row is read."""
+"""CSV and TSV with a header. A bad row is a problem, and the next row is read.
+
+A header that is one column by the file's own separator and several by a semicolon, a tab or a comma is separated by it.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Generator, Iterator
 from functools import partial
+from itertools import chain
 from typing import BinaryIO
 
 from loradock.data.readers.base import BLANK, MAX_ROW_BYTES, MOST_BLANK_LINES, Damaged, Reader, Record, not_utf8
 
 PROBLEMS_SHOWN = 20
+SEPARATORS = (";", "\t", ",")
 _ESCAPED_BYTE = re.compile("[\udc80-\udcff]")
 
 
@@ -31,17 +36,47 @@ def _lines(text: io.TextIOWrapper) -> Iterator[str]:
         yield line
 
 
-def _records(stream: BinaryIO, *, delimiter: str) -> Generator[Record, None, None]:
+def _records(stream: BinaryIO, *, usual: str) -> Generator[Record, None, None]:
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
     try:
-        yield from _text_records(text, delimiter)
+        yield from _text_records(text, usual)
     finally:
         text.detach()
 
 
-def _text_records(text: io.TextIOWrapper, delimiter: str) -> Iterator[Record]:
+def separator(stream: BinaryIO, usual: str) -> str:
+    """What separates the fields of a file, by its header: `usual`, or another sign where that makes one column of it.
+
+    Excel writes semicolons where the comma is the decimal sign.
+    """
+    text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
+    try:
+        return _separator_of(next((line for line in _lines(text) if not line.isspace()), ""), usual)
+    except (_LineTooLong, Damaged):
+        return usual
+    finally:
+        text.detach()
+
+
+def _separator_of(header: str, usual: str) -> str:
+    def columns(sign: str) -> int:
+        try:
+            return len(next(csv.reader([header], delimiter=sign, strict=True), []))
+        except csv.Error:
+            return 0
+
+    return usual if columns(usual) != 1 else next((sign for sign in SEPARATORS if columns(sign) > 1), usual)
+
+
+def _text_records(text: io.TextIOWrapper, usual: str) -> Iterator[Record]:
     csv.field_size_limit(MAX_ROW_BYTES)
-    rows = csv.reader(_lines(text), delimiter=delimiter, strict=True)
+    lines = _lines(text)
+    try:
+        blank, first = _first_line(lines)
+    except _LineTooLong:
+        yield Record(1, None, f"the line is longer than {MAX_ROW_BYTES // 2**20} MiB")
+        return
+    rows = csv.reader(chain(blank, first, lines), delimiter=_separator_of("".join(first), usual), strict=True)
     header: list[str] | None = None
     line = 1
     while True:
@@ -60,7 +95,7 @@ def _text_records(text: io.TextIOWrapper, delimiter: str) -> Iterator[Record]:
             return
         if cells and header is None:
             header = cells
-            if problem := _header_problem(header, delimiter):
+            if problem := _header_problem(header):
                 yield Record(line, None, problem)
                 return
         elif cells and header is not None:
@@ -77,13 +112,19 @@ def _row(cells: list[str], header: list[str], line: int) -> Record:
     return Record(line, dict(zip(header, cells, strict=True)))
 
 
-def _header_problem(header: list[str], delimiter: str) -> str | None:
+def _first_line(lines: Iterator[str]) -> tuple[list[str], list[str]]:
+    """The blank lines that a file begins with, and the next one; nothing where there is none."""
+    blank: list[str] = []
+    for line in lines:
+        if not line.isspace():
+            return blank, [line]
+        blank.append(line)
+    return blank, []
+
+
+def _header_problem(header: list[str]) -> str | None:
     if found := _ESCAPED_BYTE.search("".join(header)):
         return _bad_byte(found)
-    if len(header) == 1:
-        for other, name in ((";", "semicolons"), ("\t", "tabs (rename the file to end in .tsv)"), (",", "commas")):
-            if other != delimiter and other in header[0]:
-                return f"the header is one column, {header[0]!r}: the fields seem to be separated by {name}"
     problems = [f"column {number} has no name in the header" for number, name in enumerate(header, 1) if not name]
     if problems and not header[0]:
         problems[0] += " (the index of a data frame? write it with index=False)"
@@ -110,5 +151,5 @@ def _reason(error: csv.Error) -> str:
     return f"not CSV: {error} (double the quotes inside a quoted field)"
 
 
-CSV = Reader(name="CSV", suffixes=(".csv",), records=partial(_records, delimiter=","), is_text=True)
-TSV = Reader(name="TSV", suffixes=(".tsv",), records=partial(_records, delimiter="\t"), is_text=True)
+CSV = Reader(name="CSV", suffixes=(".csv",), records=partial(_records, usual=","), is_text=True)
+TSV = Reader(name="TSV", suffixes=(".tsv",), records=partial(_records, usual="\t"), is_text=True)

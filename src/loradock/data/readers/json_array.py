@@ -20,6 +20,7 @@ from loradock.data.readers.base import (
     not_utf8,
 )
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
+from loradock.files.foreign_json import fault
 
 _SPACE = re.compile(r"[ \t\r\n]*")
 EXCERPT_CHARACTERS = 40
@@ -203,7 +204,7 @@ def _value(window: _Window, decoder: StrictDecoder, *, number: int) -> Any:
                 continue
             is_cut = at_edge and (error.pos >= len(window.text.rstrip()) or error.msg.startswith("Unterminated"))
             position = len(window.text) if is_cut and window.bad_bytes else error.pos
-            what = _CUT if is_cut else f"not JSON: {error.msg}{_seen(window, position, number)}"
+            what = _CUT if is_cut else f"not JSON: {fault(error)}{_seen(window, position, number)}"
             raise window.error(position, what) from None
         except RecursionError:
             raise window.error(window.at, "not usable JSON: nested too deeply") from None

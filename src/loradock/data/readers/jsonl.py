@@ -18,6 +18,7 @@ from loradock.data.readers.base import (
     not_utf8,
 )
 from loradock.data.readers.strict_json import StrictDecoder, not_an_object
+from loradock.files.foreign_json import fault
 
 
 def _records(stream: BinaryIO) -> Generator[Record, None, None]:
@@ -77,7 +78,7 @@ def _reason(error: ValueError | RecursionError, raw: bytes) -> str:
         is_at_end = error.pos >= len(error.doc.rstrip()) or error.msg.startswith("Unterminated string")
         if is_at_end and not raw.endswith(b"\n"):
             return "the file ends inside this row: it is cut short"
-        return RowFlaw(f"not JSON: {error.msg} at column {error.pos + 1}")
+        return RowFlaw(f"not JSON: {fault(error)} at column {error.pos + 1}")
     if isinstance(error, RecursionError):
         return RowFlaw("not usable JSON: nested too deeply")
     return RowFlaw(f"not usable JSON: {error}")

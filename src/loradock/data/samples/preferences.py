@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -76,7 +77,8 @@ class PreferenceSamples(SampleSet):
     @classmethod
     def of(cls, config: RunConfig, preparing: Preparing) -> Self:
         """See `SampleSet.of`; answers are fitted to `preparing.max_length`."""
-        division = preparing.divided(config.data, PreferenceTask.of)
+        task = partial(PreferenceTask.of, unread_fields=config.objective_spec.unread_fields)
+        division = preparing.divided(config.data, task)
         trained, judged = division.prepared, division.judged
         limit = preparing.max_length
         if not isinstance(limit, int):

@@ -17,11 +17,15 @@ from loradock.data.problems import Problems
 from loradock.data.read import digest, place_of, shown_files
 from loradock.data.sources import read_as, samples
 from loradock.errors import DataError, Problem, shown_place
+from loradock.text.amounts import counted
 
 ANSWER_FORMAT = re.compile(r"Answer format:\s*(\S[^\n]*)\s*$")
 NO_CALL = "no call"
 FEWEST, MOST = 2, 26
 """Answers of a file that can be candidates where no row names its own."""
+
+Needs = Literal["candidates", "prompts", "rows", "calls"]
+"""What a metric needs of a row."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +98,7 @@ def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
 def of_data(
     file: Path,
     *,
-    needs: Literal["candidates", "prompts", "rows", "calls"],
+    needs: Needs,
     limit: int | None = None,
     readings: Sequence[Reading] = (),
 ) -> Items:
@@ -109,26 +113,41 @@ def of_data(
     files = shown_files(source)
     items: list[Item] = []
     labelled = Labelled()
+    undecided = 0
     for line, sample in samples(source, contents=contents):
         name, number = place_of(files, contents.starts, line)
         if isinstance(sample, Problem):
             problems.add(replace(sample, hint=None))  # it would name an option of training
         elif needs != "calls" and isinstance(sample, Judgement) and not sample.is_desirable:
             labelled.undesirable.append(sample)
-        elif what := _without_calls(sample) if needs == "calls" else _unfit(sample, needs_prompt=needs != "rows"):
+        elif needs == "candidates" and isinstance(sample, PreferencePair) and _is_undecided(sample):
+            undecided += 1
+        elif what := _without_calls(sample) if needs == "calls" else _unfit(sample, needs=needs):
             problems.add(Problem(what=what, file=name, line=number))
         else:
             item = _item(sample, row=len(items), place=shown_place(name, number))
             item = item if needs == "candidates" else replace(item, candidates=(), texts=())
             items.append(replace(item, answer=calls_shown(item.calls)) if needs == "calls" else item)
     problems.check(files=files)
-    count, note = len(items) + len(labelled.undesirable), None
+    count, notes = len(items) + len(labelled.undesirable) + undecided, list[str]()
+    if undecided:
+        if not items:
+            raise DataError(
+                f"all pairs of {file} have two equal answers", hint="--metric exact compares the chosen one"
+            )
+        notes.append(f"left out: {counted(undecided, 'pair')} of equal answers, neither of which is preferred")
     if labelled.undesirable:
         items, note = labelled.judged(items, is_choice=needs == "candidates", file=file)
+        notes.append(note)
     if needs == "candidates":
         items = _with_candidates(items, file=file)
     return Items(
-        name=file.name, file=str(file), sha256=digest(source), of_file=count, items=limited(items, limit), note=note
+        name=file.name,
+        file=str(file),
+        sha256=digest(source),
+        of_file=count,
+        items=limited(items, limit),
+        note="; ".join(notes) or None,
     )
 
 
@@ -175,18 +194,23 @@ def _different(item: Item, others: Sequence[str]) -> tuple[str, ...]:
     return (right, *texts.values()) if texts else ()
 
 
-def _unfit(sample: Sample, *, needs_prompt: bool) -> str | None:
-    if isinstance(sample, PreferencePair):
-        chosen, rejected = sample.chosen.turns, sample.rejected.turns
-        if chosen[:-1] != rejected[:-1]:
-            return "chosen and rejected differ in more than their last turn: one answer is compared with another"
-        is_equal = chosen[-1].content.strip() == rejected[-1].content.strip()
-        return "chosen and rejected are equal: neither is preferred" if is_equal else None
+def _is_undecided(pair: PreferencePair) -> bool:
+    """Whether neither answer is preferred, because both are the same."""
+    chosen, rejected = pair.chosen.turns, pair.rejected.turns
+    return chosen[:-1] == rejected[:-1] and chosen[-1].content.strip() == rejected[-1].content.strip()
+
+
+def _unfit(sample: Sample, *, needs: Needs) -> str | None:
+    """Why a row is none to evaluate on; None where it is one. A rejected answer is looked at by a choice alone."""
+    if needs == "candidates" and isinstance(sample, PreferencePair):
+        is_one_turn = sample.chosen.turns[:-1] == sample.rejected.turns[:-1]
+        what = "chosen and rejected differ in more than their last turn: one answer is compared with another"
+        return None if is_one_turn else what
     row = sample.answered
     if row is None:
         return "pairs for an embedding model have no answer: --retrieval or --sts evaluates those"
     if isinstance(row, Completion):
-        is_asked = bool(row.prompt.strip()) or not needs_prompt
+        is_asked = bool(row.prompt.strip()) or needs == "rows"
         return None if is_asked else "plain text asks nothing: --metric loss is for such rows"
     last = row.messages[-1]
     if last.calls and not last.content.strip():

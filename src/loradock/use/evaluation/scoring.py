@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import json
 import time
@@ -88,7 +89,7 @@ def remove_staged(file: Path) -> None:
 
     That is what it staged, and, where the file is there, the journal that it was made of.
     """
-    for leftover in file.parent.glob(f".{file.name}.*"):
+    for leftover in file.parent.glob(f".{glob.escape(file.name)}.*"):
         if leftover.suffix[1:].isdigit() or file.is_file():
             leftover.unlink(missing_ok=True)
 
