@@ -1,4 +1,4 @@
-"""What FlashAttention-2's kernels take, whichever library ships them, and how arguments are made to fit.
+"""What FlashAttention-2's kernels take, whichever library ships them, and how arguments and sinks are made to fit.
 
 Read in csrc/flash_attn/flash_api.cpp of flash-attn 2.8.3.post2; torch builds its kernels from the same project. Each
 document that cu_seqlens names, an empty one too, costs backward 128 rows of workspace: 128·H·(D rounded up to 32, above
