@@ -25,7 +25,7 @@ from tiny import make_llama, write_pairs, write_rows
 
 from loradock.cli import cli
 from loradock.data.formats import alpaca
-from loradock.demo.task import DIRECTORY
+from loradock.demo.exam import DIRECTORY
 
 ROOT = Path(__file__).parents[1]
 BLOCKS = re.findall(r"```bash\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loradock.errors import ConfigError, Problem
-from loradock.text.terminal import on_one_line, shown
+from loradock.text.terminal import first_line, on_one_line, shown
 
 PROGRAM = Path(sys.executable).with_name("loradock")
 SEQUENCE = "\x1b[31mred\x1b]0;title\x07\x9b2J\u202egnp"
@@ -145,3 +145,8 @@ def test_an_answer_goes_into_a_pipe_as_it_is() -> None:
     done = subprocess.run([sys.executable, "-c", ANSWERING], capture_output=True, timeout=60)
     assert done.stdout.startswith("\x1b[31mspaß\t\n日本\x9b".encode())
     assert b"pw@" not in done.stderr
+
+
+def test_a_library_is_quoted_by_the_first_line_that_it_says() -> None:
+    assert first_line(ValueError("\n no such key \nat 0x7f")) == "no such key "
+    assert first_line(ValueError()) == "ValueError"

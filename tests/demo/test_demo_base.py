@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from loradock.demo.corpus import NOUNS, QUESTIONS, SKILLS, ask, commands, draw_list
+from loradock.demo.exam import DIRECTORY, exact_match, load_heldout
 from loradock.demo.make_base import train_tokenizer
-from loradock.demo.task import DIRECTORY, exact_match, load_heldout
 
 BASE = DIRECTORY / "base"
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from loradock.demo.corpus import QUESTIONS, SKILLS, ask, commands, draw_list
+from loradock.demo.exam import DIRECTORY, exact_match, load_heldout
 from loradock.demo.make_base import corpus
 from loradock.demo.make_data import write_data
-from loradock.demo.task import DIRECTORY, exact_match, load_heldout
 
 
 def load_train() -> list[dict[str, str]]:

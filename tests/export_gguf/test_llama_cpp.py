@@ -20,7 +20,7 @@ from tiny import BASE
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from loradock import demo
-from loradock.demo.task import load_heldout
+from loradock.demo.exam import load_heldout
 from loradock.use.gguf.export import export
 from loradock.use.inference.opener import find
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from greedy import greedy
 
 from loradock.data.formats.base import Message
-from loradock.use.inference.decoding import Request, answers, batches, greedy
+from loradock.use.inference.decoding import Request, answers, batches
 from loradock.use.inference.opener import Opened
 from loradock.use.inference.prompts import Prompts
 from loradock.use.inference.sampling import Chooser, Sampling

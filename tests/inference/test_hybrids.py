@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from greedy import greedy
 from hybrids import KINDS, make_hybrid
 
 from loradock.data.formats.base import Message
 from loradock.use.evaluation.methods.choice import Branches, branch_log_probabilities
-from loradock.use.inference.decoding import greedy
 from loradock.use.inference.opener import Opened, open_model
 
 LONGEST = 12

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 import torch
 from click.testing import CliRunner
+from greedy import greedy
 from merge.test_wrappers import ROUTERS, make_adapter
 from whole_runs import train
 from wrappers import KINDS, ONE_KIND, make_wrapper
 
 from loradock.cli import cli
-from loradock.use.inference.decoding import greedy
 from loradock.use.inference.opener import open_model
 
 SETTINGS = ("train.max_steps=2", "train.learning_rate=1e-2", "lora.rank=4", "train.global_batch=8")

@@ -43,7 +43,7 @@ def facts(found: RunConfig) -> ModelFacts:
 def plan(base: Path, *settings: str) -> Plan:
     found = config(base, *settings)
     data = described(found, 100_000, mean_tokens=200, longest_tokens=400, learned_share=0.5)
-    return planner.on_gpu(found, gpu="a10", model=facts(found), data=data)
+    return planner.make(found, facts=planner.machine_with("a10"), model=facts(found), data=data)
 
 
 def test_all_passes_of_a_small_step_stay(base: Path) -> None:
@@ -64,7 +64,7 @@ def test_of_a_large_step_as_many_stay_as_fit(base: Path) -> None:
 def test_pairs_that_fill_no_step_are_planned_for_as_the_step_that_they_make(base: Path) -> None:
     found = config(base, "embedding.global_batch=4096")
     data = described(found, 10, mean_tokens=200, longest_tokens=400, learned_share=0.5)
-    made = planner.on_gpu(found, gpu="a10", model=facts(found), data=data)
+    made = planner.make(found, facts=planner.machine_with("a10"), model=facts(found), data=data)
     assert made.held_passes.value == "all"
     assert made.accumulation.why.startswith("30 samples a step are about 6,000 tokens")
     assert made.steps.why == "1 epoch(s) of 10 pairs, 10 a step"

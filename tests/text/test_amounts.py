@@ -8,7 +8,16 @@ from pathlib import Path
 import pytest
 
 import loradock
-from loradock.text.amounts import counted, duration_text, free_text, needed_text, percent, percent_of, size_text
+from loradock.text.amounts import (
+    counted,
+    duration_text,
+    free_text,
+    needed_text,
+    percent,
+    percent_of,
+    size_text,
+    some_of,
+)
 
 SOURCE = Path(loradock.__file__).parent
 MIB, GIB = 1 << 20, 1 << 30
@@ -54,3 +63,8 @@ def test_no_other_module_has_a_function_that_prints_bytes_seconds_or_shares() ->
     pattern = re.compile(rf'^ *return f"{figure} (?:[GM]i?B|h|min|s|%)"$', re.M)
     found = [file for file in SOURCE.rglob("*.py") if pattern.search(file.read_text(encoding="utf-8"))]
     assert found == [SOURCE / "text" / "amounts.py"]
+
+
+def test_of_many_names_the_first_are_named_and_the_others_counted() -> None:
+    assert some_of(["a", "b"], most=2) == "a, b"
+    assert some_of(range(2000), most=1) == "0 and 1,999 more"

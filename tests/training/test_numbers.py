@@ -15,8 +15,8 @@ from tiny import BASE, write_rows
 from whole_runs import losses, train
 
 from loradock.data.collate import MicroBatch
+from loradock.demo.exam import answer
 from loradock.errors import ModelError
-from loradock.model.generate import answer
 from loradock.training import packing_check
 from loradock.training.batches import step_loader
 from loradock.training.events import EvalResult, Event

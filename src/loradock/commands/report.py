@@ -10,6 +10,7 @@ import click
 
 from loradock.commands.paths import LocalPath
 from loradock.errors import InputMissing, NotWritable, UsageError
+from loradock.text.amounts import some_of
 from loradock.training.run_dir.paths import RECORD
 
 REPORT = "report.html"
@@ -73,8 +74,7 @@ def run_directory(named: Path) -> Path:
     directories = [record.parent for record in records]
     if len(directories) < 2:
         return directories[0] if directories else named
-    surplus = f" and {len(directories) - LISTED_RUNS} more" if len(directories) > LISTED_RUNS else ""
-    listed = ", ".join(map(str, directories[:LISTED_RUNS])) + surplus
+    listed = some_of(directories, most=LISTED_RUNS)
     hint = f"loradock report {shlex.quote(str(directories[0]))} (the newest)"
     raise InputMissing(f"{named} is a folder of several runs: {listed}", hint=hint)
 

@@ -25,6 +25,7 @@ from loradock.data.remote import Copy
 from loradock.errors import HubError, LoradockError, UsageError
 from loradock.files import atomic_io, regular
 from loradock.machine import hub_access
+from loradock.text.amounts import some_of
 
 MAGIC = ("*", "[")
 """What makes an address a pattern; `?` begins a version of a file."""
@@ -135,12 +136,7 @@ def difference(former: Mapping[str, Any], current: Mapping[str, Any]) -> str:
         "gone": [url for url in former if url not in current],
         "changed": [url for url in current if url in former and current[url] != former[url]],
     }
-    return "; ".join(f"{kind}: {_few(urls)}" for kind, urls in kinds.items() if urls)
-
-
-def _few(urls: Sequence[str]) -> str:
-    more = f" and {len(urls) - SHOWN_NAMES:,} more" if len(urls) > SHOWN_NAMES else ""
-    return ", ".join(urls[:SHOWN_NAMES]) + more
+    return "; ".join(f"{kind}: {some_of(urls, most=SHOWN_NAMES)}" for kind, urls in kinds.items() if urls)
 
 
 @functools.cache
@@ -254,7 +250,7 @@ def _copies(url: str, addresses: tuple[str, ...], folder: Path) -> tuple[Path, .
 
 
 def _moving(addresses: Sequence[str]) -> LoradockError:
-    what = f"{_few(addresses)} changed between the listing and the end of reading"
+    what = f"{some_of(addresses, most=SHOWN_NAMES)} changed between the listing and the end of reading"
     return HubError(what, hint="start again when nothing writes there any more")
 
 

@@ -23,7 +23,7 @@ from loradock.data.readers.compression import decompressed
 from loradock.data.remote_folder import Listing
 from loradock.errors import DataError, InputMissing, LoradockError
 from loradock.files import pattern, regular
-from loradock.text.amounts import size_text
+from loradock.text.amounts import size_text, some_of
 
 DESCRIPTIONS = frozenset((
     "config.json", "dataset_info.json", "dataset_infos.json", "dataset_dict.json", "state.json", "metadata.json",
@@ -280,5 +280,4 @@ def _kind(path: Path) -> str:
 
 
 def _shown(files: Sequence[Path]) -> str:
-    more = f" and {len(files) - MOST_SHOWN:,} more" if len(files) > MOST_SHOWN else ""
-    return ", ".join(path.name for path in files[:MOST_SHOWN]) + more
+    return some_of([path.name for path in files], most=MOST_SHOWN)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from tokenizers import Encoding
     from transformers import PreTrainedTokenizerBase
 
-Int32 = np.ndarray[Any, np.dtype[np.int32]]
-UInt8 = np.ndarray[Any, np.dtype[np.uint8]]
 
 TEMPLATE_FILES = ("chat_template.jinja", "tokenizer_config.json", "chat_template.json")
 """Where a chat template may lie, the file that counts first."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from loradock.config.schema import RunConfig
 from loradock.data.formats import alpaca
-from loradock.demo.task import exact_match, load_heldout
-from loradock.model.generate import answer
 
 DIRECTORY = Path(__file__).parent
 CONFIG = DIRECTORY / "config.yaml"
@@ -66,3 +66,61 @@ def verdict(scores: dict[str, Any]) -> list[str]:
         f"  after:    {new['answer']}",
         f"accuracy before: {score_before['accuracy']:.1f} %  after: {score_after['accuracy']:.1f} %",
     ]
+
+
+def load_heldout() -> list[dict[str, str]]:
+    """The 105 held-out rows, in file order: `instruction`, `input`, `output`, all text. None was trained on."""
+    text = (DIRECTORY / "heldout.jsonl").read_text(encoding="utf-8")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def exact_match(predictions: Sequence[str], references: Sequence[str]) -> float:
+    """Percentage (0 to 100) of predictions equal to their reference.
+
+    White space around the text is ignored; everything else counts, letter case, commas and order too, so a right
+    answer that rambles on is wrong. Raises ValueError where the lengths differ or there is nothing to score.
+    """
+    if not references:
+        raise ValueError("nothing to score: references is empty")
+    hits = sum(p.strip() == r.strip() for p, r in zip(predictions, references, strict=True))
+    return 100 * hits / len(references)
+
+
+def answer(
+    model: Any, tokenizer: Any, prompts: Sequence[Sequence[int]], *, max_new_tokens: int, batch: int = 32
+) -> list[str]:
+    """One greedy continuation a prompt, as text without special tokens.
+
+    `prompts` are token ids with the generation header at their end; they are padded on the left, so a batch gives
+    what each prompt gives alone. The model's mode (train or eval) is put back afterwards.
+    """
+    import torch
+
+    was_training = model.training
+    model.eval()
+    answers: list[str] = []
+    device = next(model.parameters()).device
+    pad = tokenizer.pad_token_id
+    try:
+        for start in range(0, len(prompts), batch):
+            group = prompts[start : start + batch]
+            width = max(len(prompt) for prompt in group)
+            ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in group], device=device)
+            mask = torch.tensor([[0] * (width - len(p)) + [1] * len(p) for p in group], device=device)
+            with torch.no_grad():
+                out = model.generate(
+                    input_ids=ids,
+                    attention_mask=mask,
+                    max_new_tokens=max_new_tokens,
+                    do_sample=False,
+                    temperature=None,
+                    top_p=None,
+                    top_k=None,
+                    use_cache=True,
+                    pad_token_id=pad,
+                    eos_token_id=tokenizer.eos_token_id,
+                )
+            answers += [tokenizer.decode(row[width:], skip_special_tokens=True) for row in out]
+    finally:
+        model.train(was_training)
+    return answers

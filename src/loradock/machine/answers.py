@@ -166,7 +166,6 @@ class SharedObject:
     """What a shared library asks of the dynamic linker; `rpath` and `runpath` are folders, with $ORIGIN unreplaced."""
 
     path: str
-    soname: str = ""
     needed: tuple[str, ...] = ()
     rpath: tuple[str, ...] = ()
     runpath: tuple[str, ...] = ()

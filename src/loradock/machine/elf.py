@@ -12,7 +12,7 @@ from loradock.machine.answers import SharedObject
 HEADER_BYTES = 64
 LITTLE_64_BIT = b"\x7fELF\x02\x01"
 PT_LOAD, PT_DYNAMIC = 1, 2
-DT_NULL, DT_NEEDED, DT_STRTAB, DT_SONAME, DT_RPATH, DT_RUNPATH = 0, 1, 5, 14, 15, 29
+DT_NULL, DT_NEEDED, DT_STRTAB, DT_RPATH, DT_RUNPATH = 0, 1, 5, 15, 29
 LONGEST_NAME_BYTES = 4096
 
 
@@ -54,7 +54,6 @@ def _read(stream: BinaryIO, path: Path) -> SharedObject | None:
 
     return SharedObject(
         path=str(path),
-        soname="".join(texts(DT_SONAME)),
         needed=texts(DT_NEEDED),
         rpath=_folders(texts(DT_RPATH)),
         runpath=_folders(texts(DT_RUNPATH)),

@@ -154,11 +154,6 @@ def check(adapter: Path) -> Settings:
     return settings
 
 
-def first_line(error: Exception) -> str:
-    """What a library says of a file, in a line."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
 def as_json(settings: Settings) -> dict[str, Any]:
     """As adapter_config.json has it, with what is passed on to PEFT."""
     return settings.model_dump(mode="json", exclude_unset=True)

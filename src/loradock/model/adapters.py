@@ -179,13 +179,3 @@ def restore(model: Any, weights: bytes) -> None:
         )
     for name, tensor in current.items():
         tensor.copy_(saved[name])
-
-
-def fingerprint(model: Any) -> str:
-    """sha256 over the trainable weights, in order: equal bytes, equal adapters."""
-    import hashlib
-
-    digest = hashlib.sha256()
-    for parameter in trainable(model):
-        digest.update(parameter.detach().cpu().contiguous().numpy().tobytes())
-    return digest.hexdigest()

@@ -88,17 +88,11 @@ def decided(names: Iterable[str], context: Context, reasons: Mapping[str, str] |
     return context
 
 
-def on_gpu(config: RunConfig, *, gpu: str, model: ModelFacts, data: DataFacts, count: int = 1) -> Plan:
-    """The plan for a machine with `count` GPUs of this short name (a10, h200), which need not be there.
-
-    The machine is taken to have 8 CPUs and 64 GiB a GPU, and no flash-attn. UsageError for a GPU that is not in the
-    table, and what `make` raises.
-    """
-    return make(config, facts=machine_with(gpu, count=count), model=model, data=data)
-
-
 def machine_with(gpu: str, *, count: int = 1, nodes: int = 1) -> Facts:
-    """One of `nodes` machines with `count` GPUs of one name each, and a process for each GPU."""
+    """One of `nodes` machines with `count` GPUs of one short name (a10, h200) each, which need not be there.
+
+    It has a process, 8 CPUs and 64 GiB for each GPU, and no flash-attn. UsageError for a GPU that is not in the table.
+    """
     return Facts(
         platform=DESCRIBED,
         python=DESCRIBED,

@@ -6,7 +6,8 @@ Rates of a device (GB/s, TFLOP/s) are decimal, as its maker publishes them, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import islice
 
 SIZES = ((1 << 30, 2, "GiB"), (1 << 20, 1, "MiB"), (1 << 10, 0, "KiB"))
 """Bytes of a unit, and the digits that are shown."""
@@ -60,3 +61,9 @@ def percent_of(part: int, total: int) -> str:
 def counted(number: int, noun: str) -> str:
     """`1 check`, `2 checks`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def some_of(names: Collection[object], *, most: int) -> str:
+    """Several names in a message: the first `most` of them, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(map(str, islice(names, most))) + (f" and {more:,} more" if more > 0 else "")

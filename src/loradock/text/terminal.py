@@ -21,3 +21,8 @@ def on_one_line(text: str) -> str:
 
 def _spelt(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape", "surrogatepass").decode("ascii")
+
+
+def first_line(failure: object) -> str:
+    """The first line of what a library says, or the type of its error where it says nothing."""
+    return (str(failure).strip().splitlines() or [type(failure).__name__])[0]

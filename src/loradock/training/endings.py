@@ -10,6 +10,7 @@ from loradock.errors import EnvironmentUnfit, Interrupted, LoradockError, NoChec
 from loradock.files import foreign
 from loradock.files.system_errors import machine_error, storage_error
 from loradock.process import signals
+from loradock.text.terminal import first_line
 from loradock.training.checkpoint.manifest import DamagedCheckpoint
 
 
@@ -33,7 +34,7 @@ def as_loradock_error(error: BaseException, directory: Path, *, has_committed: b
             what, hint="see what that one says; the same command continues from the last checkpoint"
         )
     if type(error).__name__ == "OutOfMemoryError":  # torch's, without importing torch
-        first = str(error).splitlines()[0]
+        first = first_line(error)
         return OutOfMemory(f"out of GPU memory: {first}", hint="free the GPU, or use a smaller model or a larger GPU")
     if failed := machine_error(error, within=directory):
         return failed

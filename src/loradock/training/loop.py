@@ -18,6 +18,7 @@ from loradock.distributed.stragglers import Pace
 from loradock.errors import Interrupted, LoradockError, Stopped
 from loradock.model import dtypes
 from loradock.process import signals
+from loradock.text.terminal import first_line
 from loradock.training import device_memory, guards, schedule, sdpa
 from loradock.training.backends.base import Backend
 from loradock.training.batches import StepLoader, step_loader
@@ -100,7 +101,7 @@ class Loop:
                     self.make_step(inputs)
                     self.do_what_is_due()
         except torch.OutOfMemoryError as error:
-            return Full(step=self.step + 1, what=str(error).splitlines()[0])
+            return Full(step=self.step + 1, what=first_line(error))
         except (StopNow, RuntimeError) as error:
             if not isinstance(error, StopNow) and not signals.requested():
                 raise  # else it is a data worker that the signal ended, too

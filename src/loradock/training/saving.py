@@ -21,6 +21,7 @@ from loradock.machine import Host, probe
 from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.text.amounts import size_text
+from loradock.text.terminal import first_line
 from loradock.training import guards
 from loradock.training.checkpoint import state
 from loradock.training.checkpoint.manifest import MANIFEST, DamagedCheckpoint, read_manifest
@@ -186,7 +187,7 @@ class Saver:
                 why = f"a copy of the state takes {size_text(self.snapshot.taken_bytes)} of host memory"
             except (MemoryError, RuntimeError) as error:
                 self.snapshot = Snapshot()
-                first = f"{error}".strip().partition("\n")[0] or type(error).__name__
+                first = first_line(error)
                 why = f"host memory cannot take a copy of the state: {first}"
         decision = Decision(name="saving", value="in the step" if copy is None else "beside the steps", why=why)
         if decision != self.decided:

@@ -20,8 +20,6 @@ from loradock.config.other_tools.base import (
 )
 from loradock.config.other_tools.preference import RULES, preferring_by_loss
 
-INFERRED = words("dataset_train_split dataset_test_split dataset_config dataset_text_field")
-
 
 def sources(translation: Translation) -> None:
     """One data set, or a mixture of several."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, TypeGuard
 
+from loradock.text.amounts import some_of
 from loradock.text.suggest import did_you_mean
 
 MOST_NAMED = 30
@@ -93,8 +93,7 @@ def check_filled(value: str, where: str) -> str:
 
 def listed(names: Collection[object]) -> str:
     """Columns in a message: the first of them, and how many more."""
-    more = len(names) - MOST_NAMED
-    return ", ".join(map(str, islice(names, MOST_NAMED))) + (f" and {more:,} more" if more > 0 else "")
+    return some_of(names, most=MOST_NAMED)
 
 
 def is_filled(value: object) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from loradock.data.readers.arrow_sizes import Sizes, hides_bytes, sum_of, value_bytes
 from loradock.data.readers.base import MAX_ROW_BYTES, Expansion, Record, Unreadable
+from loradock.text.terminal import first_line
 
 TOOLS = frozenset(("tools", "functions", "tool_calls", "function_call"))
 """Keys of definitions and calls of tools."""
@@ -42,11 +43,6 @@ def reading(kind: str) -> Iterator[None]:
         raise Unreadable(f"not a readable {kind} file: {first_line(error)}") from error
     except Exception as error:  # a broken file makes pyarrow raise its own, and ValueError, KeyError, MemoryError ...
         raise Unreadable(f"not a readable {kind} file: {first_line(error)}") from error
-
-
-def first_line(error: BaseException) -> str:
-    """An error's words, without the addresses and traces that follow them."""
-    return str(error).partition("\n")[0] or type(error).__name__
 
 
 def check_schema(schema: Any) -> None:

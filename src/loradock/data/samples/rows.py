@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
@@ -12,7 +13,6 @@ import numpy as np
 from loradock.catalog.samples import SampleKind
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import DataConfig
-from loradock.data.dropped import check_dropped
 from loradock.data.pool import Work
 from loradock.data.prepared import Prepared
 from loradock.data.read import has_text
@@ -24,6 +24,7 @@ from loradock.data.sources import held_out_files
 from loradock.data.steps import BatchShape, Draw, Int64, Ranks, Stream, Turns
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
+from loradock.errors import DataError
 from loradock.facts import DataFacts, Facts
 from loradock.plan.plan import Plan
 
@@ -232,3 +233,17 @@ class RowSamples(SampleSet):
             "conversations": prepared.conversations,
             "date": prepared.date,
         }
+
+
+def check_dropped(fitted: Fitted, *, max_dropped: float) -> None:
+    """DataError where a larger share of the rows than `max_dropped` is left out."""
+    rows = len(fitted.rows) + fitted.dropped
+    if fitted.dropped <= max_dropped * rows:
+        return
+    share = fitted.dropped / rows
+    raise DataError(
+        f"{fitted.dropped:,} of {rows:,} rows ({share:.1%}) would be left out: over {fitted.max_length} tokens, "
+        f"or nothing to learn within them; data.max_dropped allows {max_dropped:.0%}",
+        hint="--set data.long_rows=split learns all of them; `loradock data stats` shows what a data.max_length keeps; "
+        f"or allow it: --set data.max_dropped={math.ceil(share * 100) / 100:g}",
+    )

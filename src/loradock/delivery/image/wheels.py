@@ -104,10 +104,6 @@ class WheelIndex:
         atomic_io.replace(self.file, json.dumps(known, indent=1))
         return {name: self.folder / name for name in known}
 
-    def forget(self) -> None:
-        """Hash everything again next time: a build found a wheel that is not what the lock says."""
-        self.file.unlink(missing_ok=True)
-
     def _remove_wrong(self, paths: Iterable[Path]) -> None:
         """Remove files that carry a locked package's name and version but none of the lock's hashes."""
         for path in list(paths):

@@ -63,7 +63,6 @@ class Me:
     token: str
     store: tuple[str, int]
     prefix: str
-    own_address: str = ""
     bench: Child | None = None
 
     def close(self) -> None:

@@ -22,6 +22,7 @@ from loradock.env_check.cluster.wire import Channel, Gone
 from loradock.errors import EnvironmentUnfit, UsageError
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.text.terminal import first_line
 
 T = TypeVar("T")
 POLL_SECONDS = 0.2
@@ -111,7 +112,7 @@ class Lobby:
                 what=f"{place}: the store at {where.address}:{where.port} does not answer",
             )
         except RuntimeError as failure:  # torch's own are of this kind
-            why = "the port is in use" if "EADDRINUSE" in str(failure) else str(failure).splitlines()[0][:160]
+            why = "the port is in use" if "EADDRINUSE" in str(failure) else first_line(failure)[:160]
             raise EnvironmentUnfit(
                 f"{place} cannot open the store at port {where.port}: {why}",
                 hint="export MASTER_PORT=29501 on every rank, or end what holds the port: ss -ltnp",
@@ -169,7 +170,7 @@ def call(where: Launched, *, timeout_seconds: float) -> tuple[Channel, Hub]:
         )
         hub = within(lambda: _hub(store, until), limit_seconds=timeout_seconds + SPARE_SECONDS, what=silent)
     except RuntimeError as failure:
-        why = str(failure).splitlines()[0][:160]
+        why = first_line(failure)[:160]
         raise EnvironmentUnfit(f"{silent}: {why}", hint=f"see what rank 0 says on {where.address}") from failure
     try:
         connection = socket.create_connection((where.address, hub.port), timeout=CALL_SECONDS)

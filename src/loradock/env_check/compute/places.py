@@ -13,6 +13,7 @@ from loradock.env_check.remedies import showing
 from loradock.errors import OutOfMemory
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.text import terminal
 
 if TYPE_CHECKING:
     import torch
@@ -177,4 +178,4 @@ def is_full(failure: BaseException) -> bool:
 
 def first_line(failure: Exception) -> str:
     """The first line of what a library says, or the type of its error."""
-    return (str(failure).strip().splitlines() or [type(failure).__name__])[0][:160]
+    return terminal.first_line(failure)[:160]

@@ -35,13 +35,10 @@ def judge(environ: Mapping[str, str]) -> list[Finding]:
     off = [name for name, value in switches.items() if value.upper() in FALSE_WORDS - {""}]
     if on and off:
         settings = ", ".join(f"{name}={switches[name]}" for name in (*on, *off))
-        effect = f"models {_state(hub_cache.is_offline(environ))}, data {_state(_data_offline(environ))}"
+        models, rows = hub_cache.is_offline(environ), hub_cache.datasets_are_offline(environ)
+        effect = f"models {_state(models)}, data {_state(rows)}"
         findings.append(warning(f"{settings} contradict each other: {effect}", remedy=f"unset {' '.join(off)}"))
     return findings
-
-
-def _data_offline(environ: Mapping[str, str]) -> bool:
-    return hub_cache.datasets_are_offline(environ)
 
 
 def _state(is_offline: bool) -> str:

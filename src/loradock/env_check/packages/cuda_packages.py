@@ -11,6 +11,7 @@ from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.env_check.remedies import reinstall, uninstall
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.text.amounts import some_of
 
 SUFFIXED = re.compile(r"nvidia-([a-z0-9-]+?)-cu(\d+)")
 # Since CUDA 13 these have no suffix; their own version begins with that of CUDA.
@@ -70,8 +71,7 @@ def judge(
             remedy = f"{uninstall(prefix, ' '.join(names))} && {reinstall(prefix, {n: installed[n] for n in broken})}"
             findings.append(error(f"{what}; torch is built for CUDA {major}", remedy=remedy))
         else:
-            examples = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-            what = f"torch is built for CUDA {major}, and for CUDA {older} there is {examples}"
+            what = f"torch is built for CUDA {major}, and for CUDA {older} there is {some_of(names, most=3)}"
             findings.append(warning(what, remedy=uninstall(prefix, " ".join(names))))
     return findings or [ok(f"torch and {len(packages.get(major, ()))} CUDA packages are for CUDA {major}")]
 

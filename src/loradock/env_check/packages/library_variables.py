@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.text.amounts import some_of
 
 PATH, PRELOAD = "LD_LIBRARY_PATH", "LD_PRELOAD"
 CXX = "libstdc++.so.6"
@@ -84,10 +85,9 @@ def in_folder(host: Host, folder: str, versions: Mapping[str, str]) -> list[Find
         what = f"{PATH} puts another {parts[0]} before the installed one: {folder}"
         findings.append(error(what, remedy=remedy))
     elif paths_of_others:
-        more = f" and {len(paths_of_others) - SHOWN} more" if len(paths_of_others) > SHOWN else ""
         what = (
             f"{PATH} leads to other CUDA libraries than the installed: "
-            f"{folder} has {', '.join(paths_of_others[:SHOWN])}{more}"
+            f"{folder} has {some_of(paths_of_others, most=SHOWN)}"
         )
         findings.append(warning(what, remedy=remedy))
     return findings

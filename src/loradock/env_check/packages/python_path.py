@@ -10,22 +10,14 @@ from pathlib import Path
 from loradock.env_check.base import Check, Finding, Intent, error, ok, warning
 from loradock.facts import Facts
 from loradock.machine import Host
+from loradock.text.amounts import some_of
 
 # Another copy of one of these, and a run is not what its lock and its record say.
 TRAINING = frozenset(
     {
-        *(
-            "torch",
-            "transformers",
-            "trl",
-            "peft",
-            "bitsandbytes",
-            "accelerate",
-            "datasets",
-            "tokenizers",
-            "safetensors",
-        ),
-        *("triton", "numpy", "pyarrow", "flash_attn", "liger_kernel", "huggingface_hub", "google", "google.protobuf"),
+        *("torch", "transformers", "trl", "peft", "bitsandbytes", "accelerate", "datasets", "tokenizers"),
+        *("safetensors", "triton", "numpy", "pyarrow", "flash_attn", "liger_kernel", "huggingface_hub"),
+        *("google", "google.protobuf"),
     }
 )
 # Folders without an __init__, to which every entry of the path may add; the first one wins for each module in them.
@@ -75,8 +67,7 @@ def judge(hidden: Sequence[str], *, folder: str, source: tuple[str, str]) -> lis
     """One finding a folder, with how to take it off the path."""
     if not hidden:
         return []
-    more = f" and {len(hidden) - SHOWN} more" if len(hidden) > SHOWN else ""
-    what = f"{source[0]} another {', '.join(hidden[:SHOWN])}{more} before the installed one: {folder}"
+    what = f"{source[0]} another {some_of(hidden, most=SHOWN)} before the installed one: {folder}"
     return [(error if TRAINING & set(hidden) else warning)(what, remedy=source[1])]
 
 

@@ -14,6 +14,7 @@ from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Distribution
 from loradock.machine.lockfile.pins import IMAGE_PREFIX, find_lock, optional_pins, read_lock
+from loradock.text.amounts import some_of
 
 # The lock of what runs; one for development holds tools besides, without which a run does as well.
 RUN_TIME = "requirements.lock"
@@ -117,8 +118,7 @@ def judge(
     remaining = {name: versions[name] for name in sorted(differing) if name not in needs}
     if remaining:
         texts = [f"{name} {differing[name]} instead of {version}" for name, version in remaining.items()]
-        more = f" and {len(texts) - SHOWN} more" if len(texts) > SHOWN else ""
-        what = f"not as locked: {', '.join(texts[:SHOWN])}{more}"
+        what = f"not as locked: {some_of(texts, most=SHOWN)}"
         findings.append(warning(what, remedy=reinstall(prefix, remaining, lock=lock)))
     return findings
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from loradock.errors import EnvironmentUnfit, InputMissing, Problem
 from loradock.files import regular
+from loradock.text.terminal import first_line
 
 IMAGE_LOCK = Path("/opt/loradock/lock/requirements.lock")
 IMAGE_PREFIX = Path("/opt/loradock/venv")
@@ -63,7 +64,7 @@ def read_lock(path: Path, *, python_version: str) -> dict[str, Locked]:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
-            problems.append(Problem(what=str(error).splitlines()[0], file=str(path), line=line))
+            problems.append(Problem(what=first_line(error), file=str(path), line=line))
             continue
         name = canonicalize_name(requirement.name)
         pins = [specifier.version for specifier in requirement.specifier if specifier.operator == "=="]

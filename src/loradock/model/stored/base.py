@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from loradock.text.amounts import some_of
+
 if TYPE_CHECKING:
     import torch
 
@@ -82,9 +84,6 @@ def is_block(value: Any) -> bool:
     return is_pair and all(type(size) is int and size > 0 for size in value)
 
 
-def first_names(names: Iterable[str], limit: int = 3) -> str:
-    """The first of several names."""
-    names_in_order = sorted(names)
-    return ", ".join(names_in_order[:limit]) + (
-        f" and {len(names_in_order) - limit} more" if len(names_in_order) > limit else ""
-    )
+def first_names(names: Iterable[str]) -> str:
+    """The first of several names, sorted."""
+    return some_of(sorted(names), most=3)

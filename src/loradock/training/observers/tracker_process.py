@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.process.signals import SIGNALS
+from loradock.text.terminal import first_line
 from loradock.training.observers import trackers
 
 LONGEST_MESSAGE = 1 << 20
@@ -52,7 +53,7 @@ def attempt(channel: socket.socket, work: Callable[[], Any], *, told: str) -> An
     try:
         made = work()
     except Exception as failure:  # noqa: BLE001  a server that is away must not cost a training
-        first = (str(failure).strip() or type(failure).__name__).partition("\n")[0]
+        first = first_line(failure)
         answer(channel, {"is_taken": False, "problem": f"{told}: {first}"})
         return None
     answer(channel, {"is_taken": True})

@@ -15,6 +15,7 @@ from loradock.data.pairs.preparer import Document, Documents
 from loradock.errors import DataError, ModelError, OutOfMemory
 from loradock.training.objectives.pooling import padded, pooled
 from loradock.training.recipe import Recipe
+from loradock.use.inference.decoding import batches
 
 Float32 = np.ndarray[Any, np.dtype[np.float32]]
 Kind = Literal["query", "passage"]
@@ -79,7 +80,7 @@ class Embedder:
         """
         vectors = np.empty((len(documents), self.width), dtype=np.float32)
         count = 0
-        for rows in self._batches([len(document.ids) for document in documents]):
+        for rows in batches([len(document.ids) for document in documents], batch_tokens=self._batch_tokens):
             vectors[rows] = self._forward([documents[row] for row in rows])
             count += len(rows)
             if progress:
@@ -98,14 +99,6 @@ class Embedder:
         """Inside, the base embeds alone."""
         with self.model.disable_adapter():
             yield
-
-    def _batches(self, lengths: Sequence[int]) -> Iterator[list[int]]:
-        """Places of documents, the longest first: too little memory shows at once, and padding is short."""
-        remaining = sorted(range(len(lengths)), key=lambda row: -lengths[row])
-        while remaining:
-            count = max(1, self._batch_tokens // lengths[remaining[0]])
-            yield remaining[:count]
-            remaining = remaining[count:]
 
     def _forward(self, documents: Sequence[Document]) -> Float32:
         shape = (len(documents), max(len(document.ids) for document in documents))

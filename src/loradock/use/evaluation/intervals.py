@@ -9,7 +9,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
@@ -19,7 +18,6 @@ ASSUMED_DISAGREEMENT = 0.1
 """Share of rows on which two models differ, where only one was evaluated."""
 RESAMPLES = 2_000
 FLIPS = 10_000
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, kw_only=True)

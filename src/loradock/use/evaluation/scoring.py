@@ -15,6 +15,7 @@ from loradock.data.formats.fields import RowError
 from loradock.data.problems import Problems
 from loradock.errors import DataError, Problem
 from loradock.files import foreign_json, regular
+from loradock.text.terminal import first_line
 from loradock.use.evaluation.items import Items
 from loradock.use.evaluation.methods import Method, Work, batches
 from loradock.use.evaluation.outcomes import Outcome
@@ -143,7 +144,7 @@ def _read(file: Path) -> tuple[Outcome, ...]:
         try:
             records.append(Outcome.of(foreign_json.loads(line)))
         except ValueError as error:
-            problem = Problem(what=str(error).splitlines()[0], file=str(file), line=number)
+            problem = Problem(what=first_line(error), file=str(file), line=number)
             what = "what an evaluation kept was changed"
             raise DataError(what, hint=f"rm {file}; the same command makes it again", problems=[problem]) from error
     return tuple(records)

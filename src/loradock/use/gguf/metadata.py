@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,6 @@ ACTIVATIONS = {"gemma3_text": "gelu_pytorch_tanh", "nemotron_h": "relu2"}
 """Built into llama.cpp by transformers' model_type; of all others SiLU."""
 ACTIVATION_KEYS = ("hidden_act", "hidden_activation", "mlp_hidden_act")
 YARN_BETAS = (32, 1)
-Put = Callable[[str, Any], None]
 
 
 @dataclass(frozen=True, kw_only=True)

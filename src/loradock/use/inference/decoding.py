@@ -14,9 +14,6 @@ from loradock.use.inference.opener import Opened
 from loradock.use.inference.sampling import GREEDY, Chooser, Sampling
 
 Finish = Literal["stop", "length"]
-Progress = Callable[[int], None]
-BATCH_TOKENS = 8_192
-"""Tokens of a batch, padding and answers included."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,32 +33,13 @@ class Answer:
     finish: Finish
 
 
-def batches(lengths: Sequence[int], *, max_new_tokens: int, batch_tokens: int) -> Iterator[list[int]]:
+def batches(lengths: Sequence[int], *, max_new_tokens: int = 0, batch_tokens: int) -> Iterator[list[int]]:
     """Places of rows, the longest first: too little memory shows at once, and padding is short."""
     remaining = sorted(range(len(lengths)), key=lambda row: -lengths[row])
     while remaining:
         count = max(1, batch_tokens // (lengths[remaining[0]] + max_new_tokens))
         yield remaining[:count]
         remaining = remaining[count:]
-
-
-def greedy(
-    opened: Opened,
-    prompts: Sequence[Sequence[int]],
-    *,
-    max_new_tokens: int,
-    batch_tokens: int = BATCH_TOKENS,
-    progress: Progress | None = None,
-) -> list[Answer]:
-    """The likeliest continuation of each prompt, in their order; `progress` is given the number of prompts done."""
-    answers_of: dict[int, Answer] = {}
-    lengths = [len(prompt) for prompt in prompts]
-    for rows in batches(lengths, max_new_tokens=max_new_tokens, batch_tokens=batch_tokens):
-        requests = [Request(ids=prompts[row]) for row in rows]
-        answers_of |= zip(rows, answers(opened, requests, max_new_tokens=max_new_tokens), strict=True)
-        if progress:
-            progress(len(answers_of))
-    return [answers_of[row] for row in range(len(prompts))]
 
 
 def answers(

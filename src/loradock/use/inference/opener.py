@@ -17,12 +17,13 @@ from loradock.catalog.storages import NF4
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import EnvironmentUnfit, InputMissing, ModelError, NoCheckpoint, UsageError
 from loradock.model import adapter_tensors, finite, load, opening, patterns, prequantised, reward_head, source
-from loradock.model.adapter_files import check, first_line, settings_of, shapes_of
+from loradock.model.adapter_files import check, settings_of, shapes_of
 from loradock.model.content import digest
 from loradock.model.dense import densify
 from loradock.model.files import check_readable
 from loradock.model.tokenizer import open_tokenizer
 from loradock.model.whole import quiet
+from loradock.text.terminal import first_line
 from loradock.training.lineage import Lineage
 from loradock.training.run_dir.paths import ADAPTER, CHECKPOINTS, RECORD
 from loradock.training.run_dir.resume import read

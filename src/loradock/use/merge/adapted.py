@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 from loradock.config.sections.model import ModelConfig
 from loradock.errors import InputMissing, ModelError
 from loradock.model import adapter_tensors, load, opening, patterns, reward_head
-from loradock.model.adapter_files import HINT, check, first_line
+from loradock.model.adapter_files import HINT, check
 from loradock.model.adapter_tensors import ADAPTER, AdapterTensors, original
 from loradock.model.experts import layout
 from loradock.model.patches import BUILDING
 from loradock.model.source import BaseModel
 from loradock.model.spread import skeleton
+from loradock.text.terminal import first_line
 from loradock.use.merge import tensors
 
 if TYPE_CHECKING:

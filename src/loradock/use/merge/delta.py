@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from loradock.errors import ModelError
 from loradock.model.adapter_tensors import ADAPTER
 from loradock.model.patches import whole_blocks
+from loradock.text.terminal import first_line
 from loradock.use.merge import tensors
 from loradock.use.merge.adapted import Adapted, Delta
 
@@ -63,7 +64,7 @@ def merged(weight: torch.Tensor, delta: Delta, adapted: Adapted) -> torch.Tensor
         try:
             return variant.merge_safe(layer, ADAPTER, weight)
         except (RuntimeError, NotImplementedError) as error:
-            first = str(error).strip().splitlines()[0]
+            first = first_line(error)
             raise ModelError(
                 f"PEFT does not merge this adapter: {first}", hint="serve the adapter beside its base instead"
             ) from error

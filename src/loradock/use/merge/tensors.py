@@ -192,11 +192,6 @@ def dtype_of(code: str) -> torch.dtype:
     return getattr(torch, DTYPES[code])
 
 
-def code_of(dtype: torch.dtype) -> str:
-    """safetensors' name of a torch dtype."""
-    return CODES[str(dtype).removeprefix("torch.")]
-
-
 def width(code: str) -> int:
     """Bytes of one number."""
     return dtype_of(code).itemsize

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from loradock.plan.context import Decision
+from loradock.text.terminal import first_line
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.events import Decided, Emit
@@ -85,7 +86,7 @@ class Graphs:
         except RuntimeError as error:
             self.has_failed = True
             self.graphs.clear()
-            self.on_failure(str(error).splitlines()[0])
+            self.on_failure(first_line(error))
         gradient.copy_(expected)
         return loss
 

@@ -25,6 +25,7 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from loradock.plan.knobs.compile import OFF
 from loradock.plan.plan import Decision
+from loradock.text.terminal import first_line
 from loradock.training.events import Decided, Emit
 
 TORCH_MODES = {
@@ -154,8 +155,3 @@ def cause(error: TorchDynamoException) -> str:
     """What a compilation failed of: the backend's own error where it was that."""
     inner = error.inner_exception if isinstance(error, BackendCompilerFailed) else error
     return f"{type(inner).__name__}: {first_line(inner)}"
-
-
-def first_line(text: object) -> str:
-    """The first line that says something."""
-    return next((line.strip() for line in str(text).splitlines() if line.strip()), type(text).__name__)

@@ -19,10 +19,10 @@ from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
     no_flash_kernel,
     padded,
+    sunk_,
     unpadded,
     windows,
 )
-from loradock.training.backends.fast.attention.sinks import sunk_
 
 
 def installed() -> Any:

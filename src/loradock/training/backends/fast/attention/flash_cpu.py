@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from loradock.training.backends.fast.attention.base import Case, Documents, Gradients, Rule, Saved
+from loradock.training.backends.fast.attention.flash_limits import sunk_
 from loradock.training.backends.fast.attention.mask import check_window, needs_mask, visible
-from loradock.training.backends.fast.attention.sinks import sunk_
 
 FORWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 BACKWARD = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward.default

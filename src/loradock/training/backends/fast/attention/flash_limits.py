@@ -1,4 +1,4 @@
-"""What FlashAttention-2's kernels take, whichever library ships them, and how arguments are made to fit.
+"""What FlashAttention-2's kernels take, whichever library ships them, and how arguments and sinks are made to fit.
 
 Read in csrc/flash_attn/flash_api.cpp of flash-attn 2.8.3.post2; torch builds its kernels from the same project. Each
 document that cu_seqlens names, an empty one too, costs backward 128 rows of workspace: 128·H·(D rounded up to 32, above
@@ -59,3 +59,19 @@ def padded(heads: torch.Tensor) -> torch.Tensor:
 def unpadded(heads: torch.Tensor, head_dim: int) -> torch.Tensor:
     """Undo `padded`."""
     return heads if heads.shape[-1] == head_dim else heads[..., :head_dim].contiguous()
+
+
+def sunk_(out: torch.Tensor, logsumexp: torch.Tensor, sinks: torch.Tensor) -> torch.Tensor:
+    """A sink beside kernels that know none: one more score a query head, of a token whose value is zero.
+
+    M [..., T] from L [..., T]; out [..., T, D] is multiplied in place. `sinks` [...] are of the heads.
+
+    With L the log-sum-exp of a query's scores and s the sink's, the weights that a kernel gave add up to 1 and should
+    add up to 1 - exp(s - M), where M = log(exp(L) + exp(s)): its output is multiplied by exp(L - M). Backward makes the
+    weights again as exp(score - L) and takes the output's product with its gradient for their mean; from M and the new
+    output, in the place of L and the old one, it makes the right gradients, since the sink's value adds nothing to
+    either.
+    """
+    total = torch.logaddexp(logsumexp, sinks.to(logsumexp.dtype).unsqueeze(-1))
+    out.mul_(torch.exp(logsumexp - total).unsqueeze(-1).to(out.dtype))
+    return total

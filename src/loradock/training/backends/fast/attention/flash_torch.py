@@ -17,10 +17,10 @@ from loradock.training.backends.fast.attention.flash_limits import (
     launch_limit,
     no_flash_kernel,
     padded,
+    sunk_,
     unpadded,
     windows,
 )
-from loradock.training.backends.fast.attention.sinks import sunk_
 
 FORWARD = torch.ops.aten._flash_attention_forward.default
 BACKWARD = torch.ops.aten._flash_attention_backward.default

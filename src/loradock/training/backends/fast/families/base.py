@@ -75,13 +75,11 @@ def original_positions(config: Any) -> int:
     return int(given or getattr(config, "original_max_position_embeddings", None) or config.max_position_embeddings)
 
 
-def rule_of(
-    attention: Any, *, window: int | None, softcap: float | None = None, sinks: torch.Tensor | None = None
-) -> Rule:
+def rule_of(attention: Any, *, window: int | None, softcap: float | None = None) -> Rule:
     """How this attention module weighs. Unfit where it drops weights at random."""
     if attention.attention_dropout:
         raise Unfit(f"its attention has a dropout of {attention.attention_dropout}")
-    return Rule(scale=float(attention.scaling), window=window, softcap=softcap, sinks=sinks)
+    return Rule(scale=float(attention.scaling), window=window, softcap=softcap)
 
 
 def heads_of(attention: Any, config: Any) -> tuple[int, int, int]:
