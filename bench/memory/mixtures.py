@@ -36,9 +36,10 @@ NAMES = {
 }
 
 
-def made(name: str, *, rank: int, layers: int | None = None, targets: str = "[all-linear,experts]") -> tuple[Any, Any]:
+def made(name: str, *, rank: int, layers: int | None = None, targets: str | None = None) -> tuple[Any, Any]:
     """(PeftModel, its facts) on the CUDA device, with fewer layers where asked for."""
     config = published(name)
+    targets = targets or ("[all-linear,experts]" if has_experts(config) else "[all-linear]")
     config |= {"num_hidden_layers": layers or config["num_hidden_layers"]}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][: config["num_hidden_layers"]]
@@ -68,6 +69,11 @@ def published(name: str) -> dict[str, Any]:
     models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
     config = next(each["config"] for each in models if each["model"] == NAMES[name])
     return dict(config.get("text_config", config))
+
+
+def has_experts(config: dict[str, Any]) -> bool:
+    """Whether these values of a config.json are a mixture's."""
+    return any(config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
 def run_config(folder: str, *, rank: int, targets: str) -> RunConfig:
