@@ -48,6 +48,7 @@ class Taken:
     allocated: int
     reserved: int
     plan: int
+    document: int = DOCUMENT
 
     @property
     def ratio(self) -> float:
@@ -91,14 +92,9 @@ def empty() -> None:
     torch.cuda.empty_cache()
 
 
-def documents(tokens: int) -> FlatBatch:
-    """Documents of `DOCUMENT` tokens on the device, every token supervised but the last of each."""
-    return flat_batch(tokens, document=DOCUMENT, device="cuda")
-
-
 def subject(name: str, *, layers: int | None = None) -> tuple[Any, ModelFacts]:
     """(PeftModel, its facts) of a real config, with fewer layers where asked for."""
-    if name in mixtures.NAMES:
+    if name in mixtures.NAMES | mixtures.HYBRIDS:
         return mixtures.made(name, rank=RANK, layers=layers)
     values = settings(name)
     values["num_hidden_layers"] = layers or values["num_hidden_layers"]
@@ -109,8 +105,9 @@ def subject(name: str, *, layers: int | None = None) -> tuple[Any, ModelFacts]:
 class FastPasses:
     """One model on the device, whose passes by the fast engine are measured shape by shape."""
 
-    def __init__(self, name: str, *, layers: int | None = None) -> None:
-        self.name = name
+    def __init__(self, name: str, *, layers: int | None = None, document: int = DOCUMENT) -> None:
+        """`document`: tokens of each document."""
+        self.name, self.document = name, document
         self.model, self.facts = subject(name, layers=layers)
         self.layers = self.facts.layers
         setting = Setting(
@@ -120,8 +117,8 @@ class FastPasses:
             rank=RANK,
             on_gpu=True,
             has_flash=True,
-            longest_tokens=DOCUMENT,
-            mean_tokens=DOCUMENT,
+            longest_tokens=document,
+            mean_tokens=document,
         )
         self.expected = FastMemory(self.facts, setting)
 
@@ -140,6 +137,10 @@ class FastPasses:
         engine.keep_dense(shape.cached)
         return engine
 
+    def documents(self, tokens: int) -> FlatBatch:
+        """Documents on the device, every token supervised but the last of each."""
+        return flat_batch(tokens, document=self.document, device="cuda")
+
     @torch.no_grad()
     def step(self, engine: FastModel, batch: FlatBatch) -> torch.Tensor:
         """A micro-step."""
@@ -151,20 +152,21 @@ class FastPasses:
             engine = self.engine(shape)
             adapters, draw = engine.adapters, random.Random(0)
             optimizer = FlatAdamW(adapters, [adapters.parameters], lr=1e-4, weight_decay=0.0)
-            self.step(engine, documents(shape.tokens))
+            self.step(engine, self.documents(shape.tokens))
             with torch.no_grad():
                 optimizer.step()
-            self.step(engine, documents(shape.tokens))  # now beside the optimiser's state
+            self.step(engine, self.documents(shape.tokens))  # now beside the optimiser's state
             for _ in range(VARIED):
-                self.step(engine, documents(int(shape.tokens * draw.uniform(0.8, 1.0))))
+                self.step(engine, self.documents(int(shape.tokens * draw.uniform(0.8, 1.0))))
             with torch.no_grad():
-                engine.loss(documents(shape.tokens))
+                engine.loss(self.documents(shape.tokens))
             allocated, reserved = torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()
             engine.keep_dense(0)
             del engine, optimizer, adapters
         parts = self.expected.parts(shape)
         return Taken(
             model=self.name,
+            document=self.document,
             engine="fast",
             tokens=shape.tokens,
             layers=self.layers,

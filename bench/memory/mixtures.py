@@ -1,4 +1,4 @@
-"""Mixtures of experts at their published shapes: NF4 layers and experts without content, an adapter on each.
+"""Published shapes whole, mixtures of experts and hybrids: NF4 layers and experts without content, an adapter on each.
 
 Which expert a token goes to decides no tensor's size but those of single products; it is drawn here on the host, since
 a stand-in computes no router's choice.
@@ -34,11 +34,19 @@ NAMES = {
     "glm-4.5-air": "zai-org/GLM-4.5-Air",
     "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
 }
+HYBRIDS = {
+    "qwen3.5-4b": "Qwen/Qwen3.5-4B",
+    "granite-4.0-h-micro": "ibm-granite/granite-4.0-h-micro",
+    "lfm2.5-1.2b": "LiquidAI/LFM2.5-1.2B-Instruct",
+    "qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
+}
+"""By each mechanism of recurrent layers that the fast engine serves, and one with experts."""
 
 
-def made(name: str, *, rank: int, layers: int | None = None, targets: str = "[all-linear,experts]") -> tuple[Any, Any]:
+def made(name: str, *, rank: int, layers: int | None = None, targets: str | None = None) -> tuple[Any, Any]:
     """(PeftModel, its facts) on the CUDA device, with fewer layers where asked for."""
     config = published(name)
+    targets = targets or ("[all-linear,experts]" if has_experts(config) else "[all-linear]")
     config |= {"num_hidden_layers": layers or config["num_hidden_layers"]}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][: config["num_hidden_layers"]]
@@ -66,8 +74,13 @@ def made(name: str, *, rank: int, layers: int | None = None, targets: str = "[al
 def published(name: str) -> dict[str, Any]:
     """The config.json of a model by our short name; of a wrapper, that of its text."""
     models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
-    config = next(each["config"] for each in models if each["model"] == NAMES[name])
+    config = next(each["config"] for each in models if each["model"] == (NAMES | HYBRIDS)[name])
     return dict(config.get("text_config", config))
+
+
+def has_experts(config: dict[str, Any]) -> bool:
+    """Whether these values of a config.json are a mixture's."""
+    return any(config.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts"))
 
 
 def run_config(folder: str, *, rank: int, targets: str) -> RunConfig:
@@ -105,6 +118,35 @@ def nf4_experts(shape_of_all: torch.Size) -> NF4Experts:
         key: torch.empty((count, *value.shape), dtype=value.dtype, device="cuda") for key, value in each.items()
     }
     return NF4Experts.of_parts({**parts, "code": one.state2.code}, shape=shape_of_all, dtype=torch.bfloat16)
+
+
+class Solved(torch.autograd.Function):
+    """A solved triangular system without its content: bytes in and out are its own, those of its backward about so."""
+
+    @staticmethod
+    def forward(ctx: Any, system: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """What is kept is the system and the solution."""
+        solution = torch.empty_like(right)
+        ctx.save_for_backward(system, solution)
+        return solution
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradient to the right side, and by a product that to the system."""
+        _, solution = ctx.saved_tensors
+        right = torch.empty_like(gradients[0])
+        return right @ solution.transpose(-1, -2), right
+
+
+@contextmanager
+def solved() -> Iterator[None]:
+    """Inside, the delta rule's triangular systems are not solved, for which a stand-in takes minutes each."""
+    real = torch.linalg.solve_triangular
+    torch.linalg.solve_triangular = lambda system, right, **_: Solved.apply(system, right)
+    try:
+        yield
+    finally:
+        torch.linalg.solve_triangular = real
 
 
 @contextmanager

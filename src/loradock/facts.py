@@ -134,6 +134,7 @@ class Recurrence:
     `missing`: packages whose kernels transformers would use, and that are not installed. `launches`, `traffic_bytes`:
     operators of a pass of `COUNTED_TOKENS` tokens, forward and backward, and what they read and write. `kept_bytes`:
     for a token from forward to backward, by compute dtype. 0 and empty where kernels compute, or nothing was counted.
+    `chunk_tokens`: of whole chunks, to which each document is filled up.
     """
 
     layers: int
@@ -141,6 +142,7 @@ class Recurrence:
     launches: int = 0
     traffic_bytes: int = 0
     kept_bytes: dict[str, int] = field(default_factory=dict[str, int])
+    chunk_tokens: int = 1
 
     def kept(self, dtype: str) -> int:
         """Bytes a token of one layer, in this compute dtype."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from hybrids import KINDS, built, config_of
+from hybrids import KINDS, MAMBA_2, built, config_of
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from loradock.facts import COUNTED_TOKENS, Recurrence
@@ -41,6 +41,30 @@ def test_each_kind_says_how_many_layers_are_recurrent_and_which_kernels_are_miss
     assert (counted.layers, counted.missing) == EXPECTED[kind]
     assert counted.launches > 10
     assert counted.kept("float32") >= counted.kept("bfloat16") * 0.9 > 0
+
+
+CHUNKS = {"lfm2": 1, "jamba": 1, **dict.fromkeys(("qwen3_5_text", "qwen3_next", "olmo_hybrid", "kimi_linear"), 64)}
+
+
+@pytest.mark.parametrize("kind", ["qwen3_5_text", "kimi_linear", "lfm2", "granitemoehybrid", "jamba"])
+def test_the_chunk_that_is_told_is_the_one_that_a_row_is_filled_up_to(kind: str) -> None:
+    mixer, _ = next(recurrence.mixers(built(kind)))
+    chunk = recurrence.chunk_tokens(mixer)
+    assert chunk == CHUNKS.get(kind, MAMBA_2["mamba_chunk_size"])
+    sizes: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        sizes.append(tensor.numel())
+        return tensor
+
+    def kept(tokens: int) -> int:
+        sizes.clear()
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            mixer.requires_grad_(False)(torch.randn(1, tokens, 64, requires_grad=True))
+        return sum(sizes)
+
+    step, jump = kept(chunk + 2) - kept(chunk + 1), kept(chunk + 1) - kept(chunk)
+    assert (jump > 3 * step) == (chunk > 1), "the first token of a chunk costs what all of its tokens do"
 
 
 @pytest.mark.parametrize(

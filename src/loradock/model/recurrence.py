@@ -46,8 +46,25 @@ def of(model: Any, text: Any) -> Recurrence | None:
         launches, traffic = _counted(mixer, hidden=hidden)
         kept_values = {name: _kept(mixer, hidden=hidden, dtype=name) for name in ("float32", "bfloat16")}
     return Recurrence(
-        layers=layers, missing=tuple(missing), launches=launches, traffic_bytes=traffic, kept_bytes=kept_values
+        layers=layers,
+        missing=tuple(missing),
+        launches=launches,
+        traffic_bytes=traffic,
+        kept_bytes=kept_values,
+        chunk_tokens=chunk_tokens(mixer),
     )
+
+
+def chunk_tokens(mixer: Any) -> int:
+    """Tokens of a chunk of a mixer's kernels, which fill a document up to whole ones; 1 where they have none.
+
+    It has them itself, or they are the default of a function that its forward calls.
+    """
+    functions = vars(sys.modules[type(mixer).__module__])
+    called = (functions.get(name) for name in inspect.unwrap(type(mixer).forward).__code__.co_names)
+    signatures = (inspect.signature(function).parameters for function in called if inspect.isfunction(function))
+    defaults = (each["chunk_size"].default for each in signatures if "chunk_size" in each)
+    return getattr(mixer, "chunk_size", None) or next((each for each in defaults if isinstance(each, int)), 1)
 
 
 def _keeps_state(kind: str) -> bool:

@@ -12,7 +12,9 @@ from loradock.errors import ConfigError
 from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
 from loradock.plan import gpu_table, throughput
 from loradock.plan.knobs import packing
-from loradock.plan.memory.fast import Setting, Shape
+from loradock.plan.memory.fast import BESIDE_KEPT, FILLED_UP, FastMemory, Setting, Shape
+from loradock.plan.memory.peft import Batch, activation_bytes
+from loradock.plan.memory.recurrent import in_chunks
 from loradock.plan.memory.widths import widths
 from loradock.plan.planner import context_of
 
@@ -103,3 +105,41 @@ def test_no_graph_is_made_of_recurrent_layers_and_what_no_kernel_computes_of_the
     rows, rates = throughput.Rows(mean_tokens=512.0, supervised_share=1.0), throughput.rates_of(gpu_table.named("h200"))
     parts = throughput.fast_seconds(widths(served, rank=16), shape, settings, tokens=2048, rows=rows, rates=rates)
     assert parts["recurrence"] == pytest.approx(24 * 4 / 3 * 5_009_550_342 * 4 / rates.bytes, rel=1e-6)
+
+
+def in_flight(*, tokens: int, length: int, chunk: int, checkpointed: int = 32) -> int:
+    """What a pass of documents of this length has in flight by the fast engine."""
+    model = hybrid(replace(COUNTED, chunk_tokens=chunk))
+    setting = Setting(
+        quantization="nf4",
+        double_quant=True,
+        dtype="bfloat16",
+        rank=16,
+        on_gpu=True,
+        has_flash=True,
+        longest_tokens=length,
+        mean_tokens=length,
+    )
+    return FastMemory(model, setting).in_flight(Shape(tokens=tokens, checkpointed=checkpointed))
+
+
+def test_a_short_document_costs_a_chunk_and_no_more_are_computed_together_than_the_bound() -> None:
+    kept = 345_258 * BESIDE_KEPT
+    long, short = (in_flight(tokens=640, length=length, chunk=64) for length in (64, 16))
+    assert short - long == pytest.approx(640 * 3 * FILLED_UP * kept, rel=1e-6)
+    large, larger = (in_flight(tokens=tokens, length=16, chunk=256) for tokens in (8192, 32768))
+    small = in_flight(tokens=8192, length=16, chunk=1)
+    assert large == small, "both are bounded"
+    assert larger < 4 * large
+    assert in_flight(tokens=8192, length=8192, chunk=64) - large == pytest.approx(4096 * kept, rel=1e-2)
+    assert [in_chunks(length, chunk=256) for length in (1, 65, 128, 200, 257)] == [64, 128, 128, 256, 512]
+
+
+def test_rows_that_peft_pads_are_filled_up_to_whole_chunks() -> None:
+    batch = Batch(rows=8, length=24)
+    for checkpointing, layers in ((False, 24), (True, 1)):
+        more, plain = (
+            activation_bytes(hybrid(counted), batch, checkpointing=checkpointing, dtype="bfloat16")
+            for counted in (replace(COUNTED, chunk_tokens=256), COUNTED)
+        )
+        assert more - plain == pytest.approx(layers * 8 * (256 - 24) * 345_258, rel=1e-6)

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
+from loradock.plan.memory import recurrent
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, row_bytes, weight_bytes
 from loradock.plan.memory.widths import Widths, widths
 
@@ -42,8 +43,11 @@ PLAIN_COPIES = 3
 PLAIN_LOGITS = 1 << 20
 """Logits of which plain torch's loss makes float32 copies at a time on a CPU."""
 FILLED_UP = 1.15
-"""Tokens of documents that a recurrent layer computes together, those that are filled up with them. An assumption; at
+"""How much documents that a recurrent layer computes together are lengthened to the longest of them. An assumption; at
 most 1.33 (`backends.fast.mixers.recurrent`)."""
+BESIDE_KEPT = 1.25
+"""What a recurrent layer's documents take in backward over what they keep: gradients of some of it, and what lies
+between tensors whose size differs from group to group. Measured (bench.memory --hybrids)."""
 PER_DOCUMENT_COPIES = 12
 """Copies of a document's queries where attention is recomputed document by document. An assumption."""
 CAPPED_COPIES = 5
@@ -243,10 +247,13 @@ class FastMemory:
 
     def _recurrent_backward(self, tokens: int) -> int:
         """The layer's gradient, what goes into and out of what is made again, with gradients, and what that keeps."""
-        if not self.model.recurrence:
+        counted, setting = self.model.recurrence, self.setting
+        if not counted:
             return 0
         around = tokens * (2 * self.widths.hidden + 4 * self.widths.projected) * self.bytes
-        return int(around + tokens * FILLED_UP * self.model.recurrence.kept(self.setting.dtype))
+        longest, mean, chunk = setting.longest_tokens, setting.mean_tokens, counted.chunk_tokens
+        computed = recurrent.together(tokens, longest=longest, mean=mean, chunk=chunk, filled_up=FILLED_UP)
+        return int(around + computed * BESIDE_KEPT * counted.kept(setting.dtype))
 
     def _attention_workspace(self, tokens: int) -> float:
         wide, setting = self.widths, self.setting

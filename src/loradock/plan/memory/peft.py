@@ -90,6 +90,13 @@ def beyond_mean(model: ModelFacts, *, dtype: str) -> float:
     return model.recurrence.kept(dtype) * (1 - recurrent_share(model)) if model.recurrence else 0.0
 
 
+def chunk_bytes(model: ModelFacts, batch: Batch, *, dtype: str) -> int:
+    """Bytes that a recurrent layer keeps for the tokens that fill each row up to whole chunks of its kernels."""
+    if not model.recurrence:
+        return 0
+    return batch.rows * (-batch.length % model.recurrence.chunk_tokens) * model.recurrence.kept(dtype)
+
+
 def common_inputs(model: ModelFacts) -> float:
     """Inputs of a layer's adapters, one that several share counted once; attention's output is counted as that."""
     targets = set(model.targets)
@@ -129,12 +136,13 @@ def activation_bytes(
         model, dtype=dtype, has_dropout=has_dropout, on_gpu=on_gpu, has_mask=attention != "flash_attention_2"
     )
     scores = model.heads * batch.mask_elements * BYTES[dtype] if attention == "eager" else 0
-    layer = batch.tokens * per_token + mask + SCORES_KEPT * scores
+    filling, share = chunk_bytes(model, batch, dtype=dtype), recurrent_share(model)
+    layer = batch.tokens * per_token + mask + SCORES_KEPT * scores + share * filling
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + BYTES["float32"])
     in_flight += int(batch.tokens * experts.in_flight_bytes_per_token(model, size=BYTES[dtype]))
     in_flight += batch.tokens * experts.router_bytes_per_token(model) + SCORES_IN_FLIGHT * scores
     inputs = input_bytes(model, batch, dtype=dtype)
-    heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype)
+    heaviest = layer + batch.tokens * beyond_mean(model, dtype=dtype) + (1 - share) * filling
     return int(inputs + heaviest if checkpointing else model.layers * layer) + in_flight
 
 

@@ -31,8 +31,10 @@ from loradock.plan.memory.peft import (
     SCORES_KEPT,
     Batch,
     beyond_mean,
+    chunk_bytes,
     layer_bytes_per_token,
     logit_bytes,
+    recurrent_share,
 )
 
 FLOAT = 4
@@ -196,10 +198,11 @@ def activation_bytes(model: ModelFacts, batch: Batch, *, setting: Setting) -> in
     mask = 0 if setting.attention == "flash_attention_2" else batch.mask_elements * BYTES[dtype]
     scores = model.heads * batch.mask_elements * BYTES[dtype] if setting.attention == "eager" else 0
     layer = batch.tokens * layer_bytes_per_token(model, dtype=dtype, has_dropout=setting.has_dropout) + mask
-    layer += SCORES_KEPT * scores
+    filling, share = chunk_bytes(model, batch, dtype=dtype), recurrent_share(model)
+    layer += SCORES_KEPT * scores + share * filling
     inputs = batch.tokens * model.hidden * BYTES[dtype]
     in_flight = batch.tokens * widest_input(model) * (BYTES[dtype] + FLOAT) + SCORES_IN_FLIGHT * scores
     in_flight += int(batch.tokens * experts.in_flight_bytes_per_token(model, size=BYTES[dtype]))
     in_flight += batch.tokens * experts.router_bytes_per_token(model)
-    total = layer + batch.tokens * beyond_mean(model, dtype=dtype)
+    total = layer + batch.tokens * beyond_mean(model, dtype=dtype) + (1 - share) * filling
     return int((model.layers - recomputed) * layer + recomputed * inputs + (total if recomputed else 0)) + in_flight

@@ -263,7 +263,7 @@ def wrong_scale(self: Any, *arguments: Any, **more: Any) -> None:
     self.adapters = [replace(each, scale=1.0) for each in self.adapters]
 
 
-def one_state(documents: Documents, *, device: torch.device) -> Iterator[recurrent.Together]:
+def one_state(documents: Documents, *, device: torch.device, **_: int) -> Iterator[recurrent.Together]:
     """A planted error: a recurrent layer takes all documents for one."""
     tokens = torch.arange(documents.bounds[-1], device=device)
     yield recurrent.Together(tokens=tokens, places=tokens, shape=(1, len(tokens)))

@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from loradock.model.recurrence import chunk_tokens
+from loradock.plan.memory.recurrent import chunk_of
 from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.families.parts import (
     AttentionParts,
@@ -160,12 +162,16 @@ def recurrent_of(mixer: Any, *, inputs: Sequence[str], output: str) -> Recurrent
     between.training = False  # else Mamba's asks its output layer for weights that a fused kernel would take
     between._modules = {**mixer._modules, **columns, output: torch.nn.Identity()}
 
+    chunk = chunk_tokens(mixer)
+
     def inner(joined: torch.Tensor) -> torch.Tensor:
+        if hasattr(mixer, "chunk_size"):
+            between.chunk_size = chunk_of(joined.shape[1], chunk=chunk)
         exact = joined.dtype == torch.float32
         weights = {name: weight.detach().float() for name, weight in between.named_parameters()} if exact else {}
         return torch.func.functional_call(between, weights, (joined,))
 
-    return RecurrentParts(inputs=modules, inner=inner, output=getattr(mixer, output))
+    return RecurrentParts(inputs=modules, inner=inner, output=getattr(mixer, output), chunk=chunk)
 
 
 def mlp_of(mlp: Any, router: Callable[[Any], RouterParts], *, activation: Activation) -> DenseParts | MixtureParts:

@@ -124,11 +124,13 @@ class RecurrentParts:
 
     `inner` makes of their joined outputs [documents, length, sum of out] what `output` reads, [documents, length, in],
     by transformers' own kernels, differentiably; nothing that comes later in a document changes what came before.
+    Without packages for GPUs they fill a document up to whole chunks of `chunk` tokens.
     """
 
     inputs: tuple[Any, ...]
     inner: Callable[[torch.Tensor], torch.Tensor]
     output: Any
+    chunk: int = 1
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""

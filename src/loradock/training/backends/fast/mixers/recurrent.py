@@ -2,16 +2,17 @@
 
 What the kernels keep for their backward is many times what the layer's inputs are (docs/hybrids.md), so it is made once
 more for each layer's backward. Documents of about one length are computed together, the shorter ones filled up at their
-end, which nothing before it sees.
+end, which nothing before it sees; so many at most that what is kept is bounded, however many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
 
+from loradock.plan.memory.recurrent import TOGETHER_TOKENS, in_chunks
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.batch import Tokens
 from loradock.training.backends.fast.families.parts import RecurrentParts
@@ -55,7 +56,7 @@ class Recurrent:
 
     def __init__(self, parts: RecurrentParts, inputs: LinearGroup, output: LinearGroup) -> None:
         self.inner: Callable[[torch.Tensor], torch.Tensor] = parts.inner
-        self.inputs, self.output = inputs, output
+        self.inputs, self.output, self.chunk = inputs, output, parts.chunk
 
     def forward(
         self, normed: torch.Tensor, batch: Tokens, *, is_last: bool = False
@@ -64,9 +65,11 @@ class Recurrent:
         joined, h = self.inputs.forward(normed, keys=batch.keys)
         computed: list[Computed] = []
         out: torch.Tensor | None = None
-        for part in self._computed(joined, batch, is_learned=is_last):
+        all_groups = list(groups(batch.documents, device=joined.device, chunk=self.chunk))
+        is_kept = is_last and sum(map(self._slots, all_groups)) <= TOGETHER_TOKENS
+        for part in self._computed(joined, batch, all_groups, is_learned=is_kept):
             out = put(part, part[2].detach(), out, batch)
-            if is_last:
+            if is_kept:
                 computed.append(part)
         y, h_output = self.output.forward(folded(out, batch), keys=batch.keys)
         return y, RecurrentKept(h=h, joined=joined, h_output=h_output, computed=computed)
@@ -93,10 +96,17 @@ class Recurrent:
         """See `base.Mixer`."""
         return self.inputs, self.output
 
-    def _computed(self, joined: torch.Tensor, batch: Tokens, *, is_learned: bool) -> Iterator[Computed]:
+    def _slots(self, together: Together) -> int:
+        """Tokens that the kernels compute, those that fill chunks up included."""
+        documents, length = together.shape
+        return documents * in_chunks(length, chunk=self.chunk)
+
+    def _computed(
+        self, joined: torch.Tensor, batch: Tokens, all_groups: Iterable[Together], *, is_learned: bool
+    ) -> Iterator[Computed]:
         """Of all documents, one group after the other."""
         values_of_all = joined.index_select(0, batch.unfold) if batch.unfold.numel() else joined
-        for together in groups(batch.documents, device=joined.device):
+        for together in all_groups:
             inputs = together.laid(values_of_all).requires_grad_(is_learned)
             with torch.set_grad_enabled(is_learned):
                 outputs = self.inner(inputs)
@@ -110,7 +120,8 @@ class Recurrent:
             dout = dout.new_zeros(batch.documents.bounds[-1], dout.shape[1]).index_copy_(0, batch.fold, dout)
         out: torch.Tensor | None = None
         gradient: torch.Tensor | None = None
-        for part in saved.computed or self._computed(saved.joined, batch, is_learned=True):
+        all_groups = groups(batch.documents, device=dout.device, chunk=self.chunk)
+        for part in saved.computed or self._computed(saved.joined, batch, all_groups, is_learned=True):
             together, inputs, outputs = part
             out = put(part, outputs.detach(), out, batch)
             (of_part,) = torch.autograd.grad(outputs, inputs, together.laid(dout).view_as(outputs))
@@ -141,12 +152,13 @@ def folded_sum(values_of_all: torch.Tensor | None, batch: Tokens) -> torch.Tenso
     return first.index_add_(0, batch.unfold.index_select(0, batch.again), values_of_all.index_select(0, batch.again))
 
 
-def groups(documents: Documents, *, device: torch.device) -> Iterator[Together]:
-    """The documents in groups of about one length, the longest first."""
+def groups(documents: Documents, *, device: torch.device, chunk: int) -> Iterator[Together]:
+    """The documents in groups of about one length, the longest first, of `TOGETHER_TOKENS` in chunks or of one."""
     spans = sorted(documents.spans(), key=lambda span: span[0] - span[1])
     while spans:
         length, tokens, count = spans[0][1] - spans[0][0], 0, 0
-        for start, end in spans:
+        most = max(1, TOGETHER_TOKENS // in_chunks(length, chunk=chunk))
+        for start, end in spans[:most]:
             if tokens + end - start < (1.0 - MOST_PADDING) * length * (count + 1):
                 break
             tokens, count = tokens + end - start, count + 1
