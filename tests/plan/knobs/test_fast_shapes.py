@@ -35,8 +35,8 @@ def test_what_a_memory_poor_gpu_trains_fits_with_room_and_beats_the_settings_it_
     model: str, gpu: str, limit: int
 ) -> None:
     asked = config(train={"global_batch": 64})
-    plan = planner.on_gpu(asked, gpu=gpu, model=models()[model], data=data(limit=limit, longest=limit))
     facts = planner.machine_with(gpu)
+    plan = planner.make(asked, facts=facts, model=models()[model], data=data(limit=limit, longest=limit))
     assert plan.memory_bytes["total"] <= 0.9 * facts.gpu.memory_bytes
     assert plan.micro_batch.value * limit >= 1024
     assert plan.checkpointed_layers.value < 8
