@@ -9,7 +9,7 @@ import pytest
 from facts.recorded import config, data, decision, machine, models, planned
 
 from loradock.errors import ConfigError
-from loradock.facts import COUNTED_TOKENS, ModelFacts, Recurrence
+from loradock.facts import COUNTED_TOKENS, ExpertShape, LinearShape, ModelFacts, Recurrence
 from loradock.plan import gpu_table, throughput
 from loradock.plan.knobs import packing
 from loradock.plan.memory.fast import BESIDE_KEPT, FILLED_UP, FastMemory, Setting, Shape
@@ -143,3 +143,21 @@ def test_rows_that_peft_pads_are_filled_up_to_whole_chunks() -> None:
             for counted in (replace(COUNTED, chunk_tokens=256), COUNTED)
         )
         assert more - plain == pytest.approx(layers * 8 * (256 - 24) * 345_258, rel=1e-6)
+
+
+def test_what_goes_into_a_recurrence_of_a_mixture_is_kept_like_queries_keys_and_values() -> None:
+    dense = models()["mistral-7b"]
+    pair = (("gate_up_proj", 1536, dense.hidden), ("down_proj", dense.hidden, 768))
+    experts = tuple(
+        ExpertShape(name=f"model.layers.{layer}.mlp.experts.{name}", count=64, active=4, rows=rows, columns=columns)
+        for layer in range(dense.layers)
+        for name, rows, columns in pair
+    )
+    mixture = replace(dense, experts=experts)
+    inputs = tuple(
+        LinearShape(name=f"model.layers.{layer}.linear_attn.{name}", rows=rows, columns=dense.hidden)
+        for layer in range(dense.layers)
+        for name, rows in (("in_proj_qkv", 8192), ("in_proj_z", 4096))
+    )
+    hybrid_mixture = replace(mixture, linears=(*mixture.linears, *inputs))
+    assert widths(hybrid_mixture, rank=16).projected == widths(mixture, rank=16).projected + 8192 + 4096

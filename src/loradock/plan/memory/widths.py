@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from loradock.catalog.families import BY_DECODER
@@ -9,8 +10,8 @@ from loradock.facts import COUNTED_TOKENS, LinearShape, ModelFacts, Recurrence
 from loradock.plan.memory import experts
 from loradock.plan.memory.base import widest_input, widest_matrix
 
-PROJECTIONS = (".q_proj", ".k_proj", ".v_proj", ".qkv_proj")
-"""How queries, keys and values are called beside a mixture."""
+PROJECTIONS = re.compile(r"\.((q|k|v|qkv)_proj|in_proj\w*)$")
+"""How queries, keys and values are called beside a mixture, and what goes into a recurrence (`in_proj_qkvz`)."""
 JOINED = ".input_linear"
 """How gate and up are called that are one layer."""
 GATED = (".gate_proj", ".up_proj", JOINED)
@@ -20,14 +21,15 @@ GATED = (".gate_proj", ".up_proj", JOINED)
 class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
-    `attended`: all query heads together; `projected`: queries, keys and values; `inner`: the MLP's product; `outputs`:
-    of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
-    `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
-    token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
-    of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
-    with a common input, which is made dense at once: gate and up, as a rule, or those of one expert. `has_out_norms`:
-    what goes into a norm after each half is kept, too. `recurrent_launches`, `recurrent_bytes`: of what no kernel
-    computes of recurrent layers, a pass forward and backward, and what it reads and writes for a token.
+    `attended`: all query heads together; `projected`: queries, keys and values, or a recurrence's inputs; `inner`: the
+    MLP's product; `outputs`: of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all
+    adapters of the layer; `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts,
+    `active_weights`: those that a token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`:
+    what goes into the gates, of all of its experts; `router_bytes`: what a router and the order of pairs keep;
+    `widest`: of the largest group of them with a common input, which is made dense at once: gate and up, as a rule, or
+    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `recurrent_launches`,
+    `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and backward, and what it reads
+    and writes for a token.
     """
 
     layers: int
@@ -78,7 +80,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         widest = max(widest_matrix(model), pair)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     if model.experts:
-        projected = sum(layer.rows for layer in model.linears if layer.name.endswith(PROJECTIONS)) * share or projected
+        projected = sum(layer.rows for layer in model.linears if PROJECTIONS.search(layer.name)) * share or projected
     return Widths(
         layers=model.layers,
         hidden=model.hidden,
