@@ -33,6 +33,20 @@ def hybrid(recurrence: Recurrence = COUNTED) -> ModelFacts:
     return replace(models()["mistral-7b"], decoder="HybridModel", recurrence=recurrence)
 
 
+def setting(length: int) -> Setting:
+    """NF4 by the fast engine on a GPU, documents of this length."""
+    return Setting(
+        quantization="nf4",
+        double_quant=True,
+        dtype="bfloat16",
+        rank=16,
+        on_gpu=True,
+        has_flash=True,
+        longest_tokens=length,
+        mean_tokens=length,
+    )
+
+
 def test_rows_of_a_model_with_recurrent_layers_are_padded_however_unlike_they_are() -> None:
     uneven = data(mean=100, longest=1024)
     plain = replace(hybrid(), recurrence=None)
@@ -92,16 +106,7 @@ def test_no_graph_is_made_of_recurrent_layers_and_what_no_kernel_computes_of_the
     assert memory["activations"] == without["activations"]
     assert 345_258 < (memory["in flight"]) / data().longest_tokens < 3 * 345_258, "one layer's is there at a time"
     shape = Shape(tokens=2048, checkpointed=0)
-    settings = Setting(
-        quantization="nf4",
-        double_quant=True,
-        dtype="bfloat16",
-        rank=16,
-        on_gpu=True,
-        has_flash=True,
-        longest_tokens=512,
-        mean_tokens=512.0,
-    )
+    settings = setting(512)
     rows, rates = throughput.Rows(mean_tokens=512.0, supervised_share=1.0), throughput.rates_of(gpu_table.named("h200"))
     parts = throughput.fast_seconds(widths(served, rank=16), shape, settings, tokens=2048, rows=rows, rates=rates)
     assert parts["recurrence"] == pytest.approx(24 * 4 / 3 * 5_009_550_342 * 4 / rates.bytes, rel=1e-6)
@@ -110,17 +115,7 @@ def test_no_graph_is_made_of_recurrent_layers_and_what_no_kernel_computes_of_the
 def in_flight(*, tokens: int, length: int, chunk: int, checkpointed: int = 32) -> int:
     """What a pass of documents of this length has in flight by the fast engine."""
     model = hybrid(replace(COUNTED, chunk_tokens=chunk))
-    setting = Setting(
-        quantization="nf4",
-        double_quant=True,
-        dtype="bfloat16",
-        rank=16,
-        on_gpu=True,
-        has_flash=True,
-        longest_tokens=length,
-        mean_tokens=length,
-    )
-    return FastMemory(model, setting).in_flight(Shape(tokens=tokens, checkpointed=checkpointed))
+    return FastMemory(model, setting(length)).in_flight(Shape(tokens=tokens, checkpointed=checkpointed))
 
 
 def test_a_short_document_costs_a_chunk_and_no_more_are_computed_together_than_the_bound() -> None:
