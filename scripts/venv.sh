@@ -129,22 +129,44 @@ compile_packages() {
   "$venv/bin/python" -m compileall -qq -j 0 "$site" || [[ $? == 1 ]]
 }
 
+# What pip is told by its files and by PIP_ variables about $1, for a program that reads neither.
+pip_setting() {
+  local level
+  for level in :env: install global; do
+    if "$venv/bin/python" -m pip config get "$level.$1" 2>/dev/null; then return; fi
+  done
+}
+
+# Installs lock $1 with the uv of our lock, which pip puts into a folder for the time being: 75 s for pip's 240.
+install_by_fetched_uv() {
+  local folder=$venv/.uv index cert
+  rm -rf -- "$folder"
+  mkdir -- "$folder"
+  awk '/^uv==/ { found = 1 } found; found && !/\\$/ { exit }' "${locks[dev]}" >"$folder/uv.lock"
+  index=$(pip_setting index-url) cert=$(pip_setting cert)
+  if "${pip[@]}" --quiet --target "$folder" "${locked[@]}" -r "$folder/uv.lock" >&2 &&
+    env ${index:+"UV_DEFAULT_INDEX=$index"} ${cert:+"SSL_CERT_FILE=$cert"} \
+      "$folder/bin/uv" pip install --python "$venv/bin/python" --compile-bytecode "${locked[@]}" -r "$1" >&2; then
+    rm -rf -- "$folder"
+    return
+  fi
+  rm -rf -- "$folder"
+  say "uv cannot install them here; pip does, which takes longer"
+  return 1
+}
+
+# Wheels only: no package runs code of its own while it is installed.
+locked=(--require-hashes --no-deps --only-binary :all:)
+
 install() {
   local kind=$1 lock=${locks[$1]} uv installer missing total
-  local -a compiled=()
+  local -a pip=("$venv/bin/python" -m pip install --disable-pip-version-check)
   rm -f "$stamp"
   uv=$(find_uv) || uv=
   if ! "$venv/bin/python" -c "$suits" 2>/dev/null; then
     create_venv "$uv"
   elif [[ -z $uv && ! -x $venv/bin/pip ]]; then
     "$venv/bin/python" -m ensurepip >&2
-  fi
-  if [[ -n $uv ]]; then
-    installer=("$uv" pip install --python "$venv/bin/python")
-    # As pip does by itself: where Python may not write byte-code, each start would compile its libraries again (10 s).
-    compiled=(--compile-bytecode)
-  else
-    installer=("$venv/bin/python" -m pip install --disable-pip-version-check)
   fi
   missing=$(missing_packages "$lock") total=$(grep -c '^[a-z0-9].*==' "$lock")
   if ((missing > total / 2)); then
@@ -154,13 +176,20 @@ install() {
   else
     say "all $total locked packages ($kind) are in $venv; loradock is installed again"
   fi
-  # pip compiles with one CPU: for all packages 50 s longer than both of two.
-  if [[ -z $uv ]] && ((missing > total / 2)); then compiled=(--no-compile); fi
-  if ((missing)); then
-    # Wheels only: no package runs code of its own while it is installed.
-    "${installer[@]}" "${compiled[@]}" --require-hashes --no-deps --only-binary :all: -r "$lock" >&2
+  installer=("${pip[@]}")
+  if [[ -n $uv ]]; then
+    installer=("$uv" pip install --python "$venv/bin/python")
+    # As pip does by itself: where Python may not write byte-code, each start would compile its libraries again (10 s).
+    if ((missing)); then "${installer[@]}" --compile-bytecode "${locked[@]}" -r "$lock" >&2; fi
+  elif ((missing > total / 2)); then
+    # pip compiles with one CPU: for all packages 50 s longer than both of two.
+    if ! install_by_fetched_uv "$lock"; then
+      "${pip[@]}" --no-compile "${locked[@]}" -r "$lock" >&2
+      compile_packages
+    fi
+  elif ((missing)); then
+    "${pip[@]}" "${locked[@]}" -r "$lock" >&2
   fi
-  if [[ ${compiled[*]} == --no-compile ]]; then compile_packages; fi
   "${installer[@]}" --quiet --no-deps --no-build-isolation -e "$root" >&2
   fingerprint "$kind" >"$stamp.new"
   mv "$stamp.new" "$stamp"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import subprocess
@@ -62,7 +63,7 @@ def bare_path(tmp_path: Path) -> Path:
     """A PATH folder with the basic tools, but no Python and no uv."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    for tool in "awk bash cat df dirname flock grep ls mkdir rm sed sha256sum uname".split():
+    for tool in "awk bash cat df dirname env flock grep ls mkdir mv rm sed sha256sum uname".split():
         found = shutil.which(tool)
         assert found, tool
         (folder / tool).symlink_to(found)
@@ -178,6 +179,53 @@ def test_only_packages_that_are_missing_are_installed_and_only_many_are_called_s
         assert said in done.stderr
         assert ("several GB" in done.stderr) == ("==0.0.3" in pins)
         assert len(log.read_text().splitlines()) == asked
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_all_packages_are_installed_by_the_uv_of_the_lock_or_by_pip_where_it_cannot(
+    checkout: Path, bare_path: Path, tmp_path: Path, works: bool
+) -> None:
+    """pip is a program here that writes down what it is asked for; the uv that it "installs" does so, too."""
+    venv, log = made_venv(checkout), tmp_path / "asked"
+    (venv / "loradock.stamp").write_text("runtime\n")  # of an earlier lock
+    (checkout / "docker" / "requirements.lock").write_text("click==0.0.1\npytest==0.0.2\n")
+    uv = f"#!/bin/sh\necho uv $UV_DEFAULT_INDEX $* >>{log}\nexit {0 if works else 2}\n"
+    program(
+        venv / "bin" / "python",
+        f"""#!{shutil.which("bash")}
+if [[ "$1 $2 $3 $4" == "-m pip config get" ]]; then
+  [[ $5 == global.index-url ]] && echo https://packages.example/simple
+elif [[ "$1 $2" == "-m pip" ]]; then
+  echo "${{@:2}}" >>{log}
+  while [[ $1 != --target && $# -gt 0 ]]; do shift; done
+  if (($#)); then
+    mkdir -p "$2/bin"
+    printf %s {shlex.quote(uv)} >"$2/bin/uv"
+    chmod +x "$2/bin/uv"
+    cat "$2/uv.lock" >>{log}
+  fi
+elif [[ $2 == compileall ]]; then
+  echo compiled >>{log}
+else
+  exec {sys.executable} "$@"
+fi
+""",
+    )
+    (bare_path / "chmod").symlink_to(shutil.which("chmod") or "")
+    done = run(shutil.which("bash") or "bash", checkout / "scripts" / "run", "runs", PATH=str(bare_path))
+    assert done.stdout == "started with runs\n", done.stderr
+    assert ("uv cannot install them here" in done.stderr) == (not works)
+    assert not (venv / ".uv").exists()
+    asked = [line for line in log.read_text().splitlines() if "--hash=" not in line]
+    by_uv = "uv https://packages.example/simple pip install --python"
+    by_pip = "pip install --disable-pip-version-check --no-compile --require-hashes"
+    begins = ("pip install --disable-pip-version-check --quiet --target", "uv==", by_uv)
+    begins += () if works else (by_pip, "compiled")
+    begins += ("pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation -e",)
+    assert len(asked) == len(begins), asked
+    for line, begin in zip(asked, begins, strict=True):
+        assert line.startswith(begin), asked
+    assert all("--require-hashes --no-deps --only-binary :all:" in line for line in asked if " -r " in line), asked
 
 
 def pinned(*names: str) -> str:
@@ -298,6 +346,7 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     assert "2 passed" in run(*pytest_command, "--full", cwd=tmp_path).stdout
 
 
+@pytest.mark.thin(2)
 def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is_asked_for(tmp_path: Path) -> None:
     copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
@@ -324,6 +373,7 @@ def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is
     assert turns_alone == {True, False}
 
 
+@pytest.mark.thin(2)
 def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_changes(tmp_path: Path) -> None:
     tests, source, ledger = tmp_path / "tests", tmp_path / "src", tmp_path / "ledger"
     for folder in (tests, source):
@@ -393,6 +443,7 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_long_one
     ]
 
 
+@pytest.mark.thin(2)
 def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just_those(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (checkout / "tests").mkdir()
@@ -410,6 +461,7 @@ def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just
     assert one.stdout.count("collected 2 items / 1 deselected") == 1
 
 
+@pytest.mark.thin(2)
 def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (checkout / "tests").mkdir()
@@ -453,6 +505,7 @@ def test_the_test_script_fails_with_any_test_and_one_verdict_on_the_machine_serv
     assert len(set(places)) == 1
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_test_script_ends_all_processes_as_ctrl_c_does(
     checkout: Path, tmp_path: Path, number: signal.Signals
