@@ -6,6 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import get_args
 
@@ -77,12 +78,19 @@ def uses(tree: ast.AST, kind: Kind) -> Iterator[ast.AST]:
 def _named(operand: ast.AST, kind: Kind, operands: list[ast.expr]) -> bool:
     parts = operand.elts if isinstance(operand, ast.Tuple | ast.List | ast.Set) else [operand]
     names = {text for part in parts if (text := _text(part)) in kind.names}
+    if not names:
+        return False
     others = " ".join(ast.unparse(each) for each in operands if each is not operand)
-    return bool(names - kind.ambiguous) or bool(names and re.search(kind.subject, others))
+    return bool(names - kind.ambiguous or re.search(kind.subject, others))
 
 
 def _text(node: ast.AST | None) -> str | None:
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+
+
+@cache
+def _parsed(file: Path) -> ast.Module:
+    return ast.parse(file.read_text("utf-8"))
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
@@ -91,8 +99,7 @@ def test_a_members_name_is_compared_in_the_catalog_and_in_its_own_work_alone(kin
     for file in sorted(SOURCE.rglob("*.py")):
         place = str(file.relative_to(SOURCE))
         if not re.match(f"catalog/|{kind.home}", place):
-            tree = ast.parse(file.read_text("utf-8"))
-            found += [f"{place}: {ast.unparse(node)}" for node in uses(tree, kind)]
+            found += [f"{place}: {ast.unparse(node)}" for node in uses(_parsed(file), kind)]
     assert found == []
 
 

@@ -156,6 +156,7 @@ def test_the_picture_has_bars_both_curves_and_the_lengths(stats: Any, rows: Path
     assert isinstance(refused, NotWritable)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("lengths", [[12], [20, 30, 30, 31, 44], [4, 30, 31, 9000]])
 def test_the_picture_is_drawn_of_one_length_of_like_ones_and_of_a_wide_span(lengths: list[int], tmp_path: Path) -> None:
     marks = {"plain": {}, "line": {lengths[0]: ""}, "name": {lengths[0]: "limit", 10**6: "far"}}

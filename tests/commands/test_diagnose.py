@@ -202,6 +202,7 @@ def test_a_task_that_cannot_be_asked_is_refused_before_anything_is_measured(fork
     assert "gone.json of task boolq does not exist" in command.text()
 
 
+@pytest.mark.thin(3)
 def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(
     tmp_path: Path, place: Path, task: Path, forking: Forking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -35,6 +35,7 @@ def test_json_is_one_document_and_lies_in_the_folder_too(llama: Path, rows: Path
     assert "profile: " in done.stderr
 
 
+@pytest.mark.thin(3)
 def test_tables_verdict_and_paths_are_printed(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -81,6 +81,7 @@ def test_the_adapter_gives_the_same_logits_in_plain_peft_in_another_process(
     assert scores["before"]["logits"] != scores["after"]["logits"]
 
 
+@pytest.mark.thin(2)
 def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows: Path, forking: Forking) -> None:
     arguments = (*inputs(llama, rows), *RUN, "--max-steps", "4", "--set", "data.validation=7", "--lr", "1e-3")
     packed = ("--set", "train.packing=true", "--set", "data.max_length=64", "--set", "train.micro_batch=2")
@@ -252,6 +253,7 @@ def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_lo
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.thin(2)
 def test_what_needs_no_computing_is_refused_before_the_machine_computes(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:

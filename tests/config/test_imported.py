@@ -49,6 +49,7 @@ def flat(values: Any) -> dict[str, Any]:
     return level
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(("tool", "number"), EACH)
 def test_each_value_of_theirs_is_ours_or_told_and_what_is_written_is_taken_and_has_an_effect(
     tool: str, number: int, tmp_path: Path

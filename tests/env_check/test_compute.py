@@ -41,6 +41,7 @@ print(collective.all_reduce("gloo", 2, limit_seconds=2))
 """
 
 
+@pytest.mark.thin(3)
 def test_a_process_that_is_late_to_begin_is_waited_for():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.endswith(f"{Exchange(backend='gloo', ranks=2, faults=(None, None))}\n"), done.stdout
@@ -72,6 +73,7 @@ def test_a_cache_that_cannot_be_written_is_named(examined, faults, tmp_path):
     faults.seen("TRITON_CACHE_DIR on a read-only mount", made="real", finding=finding, check="triton")
 
 
+@pytest.mark.thin(3)
 def test_an_assembler_that_does_not_run_is_named(examined, faults):
     assembler = package("triton") / "backends/nvidia/bin/ptxas"
     finding = examined(*TRITON, within=namespace(f"mount --bind /dev/null {assembler}")).one("triton")

@@ -66,6 +66,7 @@ def failing(*_: Any, **__: Any) -> torch.Tensor:
     raise RuntimeError("no kernel image is available")
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "kinds"),
     [

@@ -42,6 +42,7 @@ def env_check(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600)
 
 
+@pytest.mark.thin(2)
 def test_quick_takes_a_fraction_of_the_cpu_that_torch_takes_to_be_imported() -> None:
     # Byte-code is kept, as an installed package keeps it. On an idle machine: 0.35 s against 1.9 s.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
@@ -211,6 +212,7 @@ def test_a_mistake_of_settings_or_paths_is_not_told_as_a_fault_of_the_machine(
     assert findings.verdict(examination).partition(": ")[2].startswith(what)
 
 
+@pytest.mark.thin(2)
 def test_train_refuses_what_a_check_found_before_it_makes_a_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "BNB_CUDA_VERSION": "121"}
     command = [sys.executable, "-m", "loradock", "train", "--demo", "--max-steps", "1"]

@@ -468,6 +468,7 @@ DAMAGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_counts_as_none_and_is_written_anew(damage: str, setting: Setting) -> None:
     setting.prove()

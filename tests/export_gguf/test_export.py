@@ -69,6 +69,7 @@ def read(file: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_models_logits_come_back_to_the_bit(tmp_path: Path, family: str, is_tied: bool) -> None:

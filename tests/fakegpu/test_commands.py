@@ -38,6 +38,7 @@ def test_a_slice_of_a_gpu_trains(tmp_path: Path, llama: Path, rows: Path) -> Non
     assert "10 GiB" in ended.why("device")
 
 
+@pytest.mark.thin(3)
 def test_a_training_that_was_terminated_goes_on_to_the_same_bits(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:

@@ -64,6 +64,7 @@ def plain(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows
     return per_step(gpu, tmp_path_factory.mktemp("plain") / "run", "lora.dropout=0", model=llama, data=rows)
 
 
+@pytest.mark.thin(3)
 def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it_has(plain: dict[str, float]) -> None:
     """Loss and gradient norm are read back together, through one copy."""
     assert plain["syncs"] == plain["pageable_copies"] == 1

@@ -100,6 +100,7 @@ def hits(*folders: Path, screen: str = "") -> list[str]:
     return found
 
 
+@pytest.mark.thin(2)
 def test_no_file_of_a_run_and_no_line_on_the_screen_holds_a_secret(trained: Trained, trial: Trial) -> None:
     names = {path.name for path in places(trained.run)}
     assert {"run.json", "metrics.jsonl", "training_state.pt", "adapter_model.safetensors", "manifest.json"} <= names

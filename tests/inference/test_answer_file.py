@@ -200,6 +200,7 @@ def test_a_full_disk_ends_with_its_code_and_the_same_command_finishes(
     assert len(lines(output)) == 1
 
 
+@pytest.mark.thin(2)
 def test_killed_again_and_again_the_same_command_ends_with_the_same_bytes(
     trained: Path, tmp_path: Path, forking: Forking, pytestconfig: pytest.Config
 ) -> None:

@@ -82,6 +82,7 @@ def test_a_name_that_the_hub_does_not_know_is_told_as_that(hub: str, tmp_path: P
     assert "./owner/bse for the path of a directory" in done.stderr
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("is_cached", [False, True], ids=["nothing fetched", "fetched before"])
 @pytest.mark.parametrize(
     ("variables", "code", "why"),

@@ -152,6 +152,7 @@ def test_evaluations_are_waited_for_only_where_they_count() -> None:
     assert set(world.waited[1:]) == {("saving",)}
 
 
+@pytest.mark.thin(3)
 def test_on_a_loud_machine_nothing_is_called_slower_or_faster_for_one_bad_round() -> None:
     names = "efgh"
     words: list[str] = []

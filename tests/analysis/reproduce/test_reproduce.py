@@ -186,6 +186,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
 }
 
 
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_difference_is_named_before_a_step(planted: str, here: Path) -> None:
     change, name, effect = PLANTED[planted]

@@ -58,6 +58,7 @@ def test_a_model_in_the_hubs_cache_is_complete_without_the_hub_and_a_branch_is_a
     assert seen.one("revision")["remedy"] == f"loradock train --set model.revision={COMMIT} ..."
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize(
     ("name", "token", "check", "fault", "exit_code"),
     [

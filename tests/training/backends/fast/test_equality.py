@@ -230,6 +230,7 @@ def one_document(self: Any, *arguments: Any, **more: Any) -> Any:
     return REAL_ATTENTION(self, q, k, v, whole, rule)
 
 
+@pytest.mark.thin(3)
 def test_a_working_copy_that_is_not_refreshed_is_caught(
     tmp_path: Path, models: Models, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -246,6 +246,7 @@ def test_what_the_engine_decided_is_shown_and_recorded_with_its_reason(tmp_path:
     assert all(each["why"] for each in run.record["engine"])
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("setting", "shape", "why"),
     [

@@ -90,6 +90,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, base: Path, rows: Path) -
     return job, trained(job)
 
 
+@pytest.mark.thin(3)
 def test_losses_and_adapter_are_those_of_the_eager_run(
     eager: tuple[Job, list[Event]], compiled: tuple[Job, list[Event]]
 ) -> None:
