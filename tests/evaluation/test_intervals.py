@@ -91,15 +91,18 @@ def test_holms_p_of_several_tests() -> None:
 
 
 def test_the_difference_that_can_be_seen() -> None:
-    assert round(100 * intervals.detectable(500, 0.1), 1) == 4.0
-    assert round(100 * intervals.detectable(22_419, 0.1), 1) == 0.6
-    assert intervals.detectable(20, 0.1) == 0.1  # two rows that disagree show nothing
+    assert intervals.detectable(500, 0.1) == pytest.approx(0.040, abs=0.0005)
+    assert intervals.detectable(22_419, 0.1) == pytest.approx(0.006, abs=0.0005)
+    assert intervals.detectable(77, 0.1) == pytest.approx(0.1, abs=0.001)
+    assert intervals.detectable(76, 0.1) is None  # not even where one alone is right on all that they disagree on
+    assert intervals.detectable(500, 0.0) is None
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_a_difference_of_that_size_is_seen_about_as_often_as_it_says(seed: int) -> None:
     rows, disagreement, trials = 500, 0.2, 400
     gained = intervals.detectable(rows, disagreement)
+    assert gained is not None
     draw = random.Random(seed)
     seen = 0
     for _ in range(trials):

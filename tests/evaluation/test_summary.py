@@ -56,7 +56,7 @@ def test_an_accuracy_has_what_it_has_to_be_compared_with(items: Items) -> None:
     assert answers.count(found.majority_answer or "") / 20 == found.majority
     assert (found.unanswered, found.stopped) == (0.1, 0.75)
     assert found.perplexity is None
-    assert found.detectable == 0.1
+    assert found.detectable is None  # 20 rows show no difference of two models that disagree on two of them
 
 
 def test_the_score_without_rows_is_of_the_others(items: Items) -> None:

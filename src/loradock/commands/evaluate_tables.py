@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loradock.text.amounts import percent
+from loradock.use.evaluation.summary import SHARES
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -126,12 +127,14 @@ def _clean(summary: Summary, score: Score) -> str:
 
 
 def _visible(results: Sequence[Result]) -> Iterator[str]:
-    results_visible = [result for result in results if result.summary.detectable is not None]
-    if results_visible:
-        texts = [
-            f"{result.wanted.items.name} {100 * (result.summary.detectable or 0):.1f} points"
-            for result in results_visible
-        ]
+    texts: list[str] = []
+    for result in results:
+        smallest = result.summary.detectable
+        if result.summary.metric in SHARES:
+            rows = f"{result.summary.score.rows:,} rows are too few"
+            said = f"none ({rows})" if smallest is None else f"{100 * smallest:.1f} points"
+            texts.append(f"{result.wanted.items.name} {said}")
+    if texts:
         yield f"smallest detectable difference (10 % disagreement, 80 % power): {', '.join(texts)}"
 
 
@@ -150,7 +153,9 @@ def _differences(report: Report) -> Any:
     lines: list[list[str]] = []
     for name, comparison in report.comparisons.items():
         metric = metrics[name]
-        smallest = UNKNOWN if comparison.detectable is None else f"{100 * comparison.detectable:.1f} points"
+        smallest = "none" if comparison.disagreement else UNKNOWN
+        if comparison.detectable is not None:
+            smallest = f"{100 * comparison.detectable:.1f} points"
         lines.append([name, *_paired(metric, comparison.difference), f"{comparison.p_holm:.3g}", smallest])
         if comparison.names:
             lines.append([f"{name}, by name", *_paired(metric, comparison.names), UNKNOWN, UNKNOWN])

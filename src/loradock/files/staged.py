@@ -115,7 +115,8 @@ def refuse_existing(output: Path, *, is_folder: bool = True) -> None:
         raise UsageError(what, hint=f"name another in it: {output / 'new'}")
     is_empty = output.is_dir() and not output.is_symlink() and not any(output.iterdir())
     if not (is_folder and is_empty):
-        raise UsageError(f"{output} already exists", hint=f"name a new one, or rm -r {shlex.quote(str(output))}")
+        name = shlex.quote(str(output))
+        raise UsageError(f"{output} already exists", hint=f"name a new one, or move this away: mv {name} {name}-old")
 
 
 @contextmanager

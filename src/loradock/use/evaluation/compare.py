@@ -16,8 +16,8 @@ class Comparison:
     """Own minus other. `p_holm`: p adjusted for the number of tasks (Holm).
 
     `disagreement`: share of rows on which one alone is right; `detectable`: the difference that rows and disagreement
-    show with 80 % power. None for scores that are not right or wrong. `names`: the difference of calls whose tools are
-    right, whatever the arguments.
+    show with 80 % power. None for scores that are not right or wrong, and where they show none. `names`: the difference
+    of calls whose tools are right, whatever the arguments.
     """
 
     difference: Difference

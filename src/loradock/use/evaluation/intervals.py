@@ -136,16 +136,22 @@ def holm(ps: Sequence[float]) -> list[float]:
     return adjusted
 
 
-def detectable(rows: int, disagreement: float = ASSUMED_DISAGREEMENT) -> float:
+def detectable(rows: int, disagreement: float = ASSUMED_DISAGREEMENT) -> float | None:
     """The difference of two shares that McNemar's test sees in 80 of 100 experiments, at a level of 5 %.
 
     Solves rows = (z95 sqrt(psi) + z80 sqrt(psi - d^2))^2 / d^2 for d (Connor 1987, Biometrics 43, 207-211); psi is the
-    share of rows on which the two disagree, which bounds d: where even psi is too small to be seen, it is the answer.
+    share of rows on which the two disagree, which bounds d: None where even psi is too small to be seen.
     """
     power = NormalDist().inv_cdf(POWER)
+
+    def is_seen(difference: float) -> bool:
+        needed = Z * math.sqrt(disagreement) + power * math.sqrt(disagreement - difference**2)
+        return bool(difference) and needed**2 <= rows * difference**2
+
+    if not is_seen(disagreement):
+        return None
     low, high = 0.0, disagreement
     for _ in range(60):
         middle = (low + high) / 2
-        reached = (Z * math.sqrt(disagreement) + power * math.sqrt(max(0.0, disagreement - middle**2))) ** 2
-        low, high = (low, middle) if middle and reached <= rows * middle**2 else (middle, high)
+        low, high = (low, middle) if is_seen(middle) else (middle, high)
     return high

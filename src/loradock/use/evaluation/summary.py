@@ -32,9 +32,9 @@ class Summary:
     `chance`: accuracy of guessing among the candidates; `majority`: of always giving `majority_answer`, the most
     frequent one; `normalised`: accuracy by log-probability per character; `unanswered`: share of rows without an answer
     in the generated text; `stopped`: share of generated texts that the model ended by itself; `detectable`: the
-    difference to another model that these rows show with 80 % power, where the two disagree on 10 % of them. Of calls:
-    `names` is the share of rows whose tools are right, whatever the arguments; `uncalled`: share without a call though
-    the right answer is one; `unread`: share with a call that cannot be read, which is wrong.
+    difference to another model that these rows show with 80 % power, where the two disagree on 10 % of them, which too
+    few rows do not. Of calls: `names` is the share of rows whose tools are right, whatever the arguments; `uncalled`:
+    share without a call though the right answer is one; `unread`: share with one that cannot be read, which is wrong.
     """
 
     metric: str
