@@ -298,8 +298,9 @@ def test_rows_to_evaluate_on_are_read_as_the_run_read_its_own(tmp_path: Path) ->
     assert (item.question, item.answer) == ("When?\n\nIt began in 1999.", "1999")
 
 
-def test_what_a_format_reads_of_objects_in_its_fields_is_not_told_as_unused() -> None:
-    row = {"choices": [{"label": "A", "says": "oxygen", "by": "Ann"}]}
+@pytest.mark.parametrize("is_list", [True, False])
+def test_what_a_format_reads_of_objects_in_its_fields_is_not_told_as_unused(is_list: bool) -> None:
+    choice = {"label": "A", "says": "oxygen", "by": "Ann"}
     talk = Conversation((Message("user", "Which gas?"), Message("assistant", "oxygen")))
     told: list[list[str]] = []
     for inner_keys in (frozenset[str](), frozenset({"label", "says"})):
@@ -312,6 +313,28 @@ def test_what_a_format_reads_of_objects_in_its_fields_is_not_told_as_unused() ->
             inner_keys=inner_keys,
         )
         columns = Columns(SourceConfig(path="rows.jsonl"), chosen, index=0)
-        columns.note(row, talk)
+        columns.note({"choices": [choice] if is_list else choice}, talk)
         told.append([each.name for each in columns.unused()])
-    assert told == [["choices[].label", "choices[].says", "choices[].by"], ["choices[].by"]]
+    place = "choices[]" if is_list else "choices"
+    assert told == [[f"{place}.label", f"{place}.says", f"{place}.by"], [f"{place}.by"]]
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "unused"),
+    [
+        ("ranked-completions", "completions", ["completions[].by"]),
+        ("ranked-answers", "answers", ["answers[].by"]),
+        ("xlam", "answers", []),  # calls, whose arguments have any name
+    ],
+)
+def test_what_ranked_answers_hold_besides_is_told_and_what_is_read_is_not(
+    name: str, field: str, unused: list[str]
+) -> None:
+    chosen = formats.named(name)
+    row = json.loads(chosen.example)
+    if isinstance(row[field], str):
+        row[field] = json.loads(row[field])
+    row[field] = [{**each, "by": "Ann"} for each in row[field]]
+    columns = Columns(SourceConfig(path="rows.jsonl"), chosen, index=0)
+    columns.note(row, formats.convert_row(chosen, {}, row))
+    assert [each.name for each in columns.unused()] == unused

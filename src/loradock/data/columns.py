@@ -14,7 +14,7 @@ from typing import Any, Self
 from loradock.config.sections.data import SourceConfig
 from loradock.data.formats import FORMATS, convert_row
 from loradock.data.formats.base import Completion, Conversation, Format, Pairs, Sample
-from loradock.data.formats.fields import Row, RowError, is_filled, is_list
+from loradock.data.formats.fields import Row, RowError, is_filled, is_list, is_object
 from loradock.data.formats.guess import MEANINGFUL, guess, meant_for, options, plainly, setting
 from loradock.data.formats.keys import (
     MEDIA,
@@ -63,7 +63,9 @@ class Columns:
         taken = {*mapping.values()}
         self._column_of = {name: mapping.get(name, None if name in taken else name) for name in self.format.fields}
         self._used = {*self._column_of.values()} - {None}
-        self._defining = {column for name, column in self._column_of.items() if name in (*COLUMNS, "answers")}
+        # Definitions of tools, and answers that are calls of them, hold any keys.
+        defining = (*COLUMNS, "answers") if self.format.answer == "answers" else COLUMNS
+        self._defining = {column for name, column in self._column_of.items() if name in defining}
         self._meant_for = meant_for(self.format, mapping)
 
     def note(self, row: Row, sample: Sample) -> None:
@@ -72,7 +74,7 @@ class Columns:
         lost: dict[str, str] = {}
         for name, value in row.items():
             if name in self._used and not (name in self._defining and isinstance(sample, Completion)):
-                if is_list(value) and name not in self._defining:
+                if (is_list(value) or is_object(value)) and name not in self._defining:
                     self._inside(name, value, sample)
             elif is_filled(value):
                 self._check_meaning(name, value, sample)

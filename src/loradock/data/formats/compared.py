@@ -178,6 +178,7 @@ def _ranked(name: str, column: str, *, example: str) -> Format:
         required=(column,),
         kind="preferences",
         convert=lambda row: _of_list(row, column),
+        inner_keys=frozenset({*TEXTS, *SCORES, *RANKS}),
         example=example,
         fits=lambda row: _graded(row[column]) is not None,
     )
