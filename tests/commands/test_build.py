@@ -40,6 +40,16 @@ def test_what_cannot_be_meant_or_done_is_refused_with_a_remedy(
     assert refused.stdout == ""
 
 
+def test_a_pruning_without_an_engine_names_the_option_that_does_without(tmp_path: Path) -> None:
+    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path}/none.sock", "XDG_CACHE_HOME": str(tmp_path)}
+    prune = (sys.executable, "-m", "loradock", "prune")
+    refused = subprocess.run(prune, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert refused.returncode == 71
+    assert "; loradock prune --no-engine leaves the engine out" in refused.stderr
+    without = subprocess.run((*prune, "--no-engine"), cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert without.returncode == 0, without.stderr
+
+
 def test_help_lists_every_option_and_imports_no_engine(tmp_path: Path) -> None:
     script = "import sys, loradock.commands.build; print('docker' in sys.modules, 'torch' in sys.modules)"
     seen = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True)

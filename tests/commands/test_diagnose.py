@@ -67,6 +67,14 @@ def test_the_trials_of_a_note_are_listed_without_a_model_rows_or_a_gpu(forking: 
     assert {"packing", "mixed-lengths", "length-512-batch-8"} <= set(names)
 
 
+def test_a_budget_that_is_over_before_there_is_a_plan_is_refused_as_one(forking: Forking, place: Path) -> None:
+    slow = "import time; from loradock.analysis.diagnose import attempt; attempt.look = lambda *_, **__: time.sleep(60)"
+    command = start(forking, place, "--budget", "1s", code=slow)
+    assert command.finish() == 64, command.text()
+    assert "error: the plan was not made in the 1 s that the budget leaves: nothing was measured" in command.text()
+    assert "Traceback" not in command.text()
+
+
 @pytest.mark.parametrize("verb", ["diagnose", "profile"])
 def test_a_mistyped_file_is_told_at_once(verb: str, forking: Forking, place: Path) -> None:
     command = forking.start(place, verb, "--model", "base", "--data", "row.jsonl")

@@ -141,6 +141,7 @@ def test_a_model_that_does_not_fit_a_gpu_may_fit_several(mistral: Path, gpu: str
         (("--rows", "10", "--mean-tokens", "9", "--longest-tokens", "8"), 64, "--longest-tokens 9"),
         (("--model", "./nowhere", *DESCRIBED), 66, "give a directory"),
         (("--gpu", "a11", *DESCRIBED), 64, "did you mean a10"),
+        (("--data", "rows.jsonl", *DESCRIBED), 64, "leave out --data, or --rows and --mean-tokens"),
     ],
 )
 def test_what_cannot_be_planned_ends_with_what_to_type(arguments: tuple[str, ...], code: int, words: str) -> None:

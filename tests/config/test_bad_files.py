@@ -111,6 +111,13 @@ def test_a_missing_file_a_directory_and_an_empty_file_are_each_said(tmp_path: Pa
     assert (missing.exit_code, "no such file" in str(missing)) == (66, True)
     directory = error_of(str(tmp_path))
     assert (directory.exit_code, "cannot be read" in str(directory)) == (66, True)
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "run.json").write_text('{"run_id": "0", "model": {"name": "base"}}')
+    for named in (run, run / "run.json"):
+        of_run = error_of(str(named))
+        assert of_run.exit_code == 66
+        assert f"hint: loradock train --resume --output {run} continues it, loradock reproduce {run} rep" in str(of_run)
     empty = tmp_path / "empty.yaml"
     empty.write_text("\n\n")
     assert "the file is empty" in str(error_of(str(empty)))

@@ -179,6 +179,16 @@ def test_a_file_of_no_tool_asks_whose_it_is(tmp_path: Path) -> None:
     assert CliRunner().invoke(cli, ["config", "import", str(file), "--from", "trl"]).exit_code == 0
 
 
+@pytest.mark.parametrize("asked", [(), ("--from", "axolotl")])
+def test_a_file_of_ours_needs_no_import(asked: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "run.yaml"
+    file.write_text("model: base\ndata: rows.jsonl\ntrain: {max_steps: 3}\n")
+    done = CliRunner().invoke(cli, ["config", "import", str(file), *asked])
+    assert f"{file} is a configuration of loradock, and needs no import\nhint: loradock plan {file}" in str(
+        done.exception
+    )
+
+
 @pytest.mark.parametrize(("tool", "key", "value"), [
     ("axolotl", "rl", "grpo"), ("llama-factory", "stage", "ppo"), ("ms-swift", "rlhf_type", "gkd"),
 ])  # fmt: skip

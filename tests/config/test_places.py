@@ -129,6 +129,32 @@ def test_every_option_and_argument_that_is_a_path_has_the_type_that_expands() ->
     assert checked > 60
 
 
+KINDS = {
+    "report": ("--output", "page.html"),
+    "embed": ("--output", "vectors.npy"),
+    "data stats": ("--png", "lengths.png"),
+    "data show": ("--html", "rows.html"),
+    "render": ("-o", "pod.yml"),
+    "image sbom": ("--output", "sbom.json"),
+    "build": ("--sbom", "sbom.json"),
+}
+
+
+@pytest.mark.parametrize("verb", KINDS)
+def test_what_is_written_again_replaces_no_file_of_another_kind(verb: str, tmp_path: Path) -> None:
+    option, name = KINDS[verb]
+    (kind,) = [each.type for words, each in parameters() if words == verb and option in each.opts]
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("{}\n")
+    with pytest.raises(UsageError, match=r"rows.jsonl exists, and by its name it is no \.\w+") as refused:
+        kind.convert(str(rows), None, None)
+    assert refused.value.hint
+    assert kind.convert(refused.value.hint.removeprefix("name another file, such as "), None, None).parent == tmp_path
+    (tmp_path / name).touch()
+    assert kind.convert(str(tmp_path / name), None, None) == tmp_path / name
+    assert kind.convert("/dev/stdout", None, None) == Path("/dev/stdout")
+
+
 @pytest.mark.parametrize("written", FORMS)
 def test_an_option_is_expanded_by_the_same_rule(written: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in ENVIRONMENT.items():

@@ -153,6 +153,10 @@ def test_a_kind_of_file_that_is_not_read_is_refused_with_the_known_ones(tmp_path
     (tmp_path / "folder").mkdir()
     with pytest.raises(DataError, match="a directory without files of rows"):
         files(SourceConfig(path=str(tmp_path / "folder")))
+    for name in ("config.json", "tokenizer_config.json"):
+        (tmp_path / "folder" / name).write_text("{}")
+    with pytest.raises(DataError, match=r"is the directory of a model, which holds no rows\nhint: --model "):
+        files(SourceConfig(path=str(tmp_path / "folder")))
 
 
 def test_a_format_or_field_that_does_not_exist_is_a_configuration_error(tmp_path: Path) -> None:

@@ -59,6 +59,14 @@ def test_an_accuracy_has_what_it_has_to_be_compared_with(items: Items) -> None:
     assert found.detectable is None  # 20 rows show no difference of two models that disagree on two of them
 
 
+@pytest.mark.parametrize(("wrong", "bounds"), [(20, wilson(0, 20)), (0, wilson(20, 20))])
+def test_texts_that_are_all_right_or_all_wrong_have_an_interval_with_a_width(
+    items: Items, wrong: int, bounds: tuple[float, float]
+) -> None:
+    score = score_of("f1", outcomes_of(items, wrong=wrong))
+    assert (score.low, score.high) == bounds
+
+
 def test_the_score_without_rows_is_of_the_others(items: Items) -> None:
     left = without(outcomes_of(items, wrong=6), {0, 1, 2, 19})
     assert score_of("accuracy", left).value == 13 / 16

@@ -13,7 +13,7 @@ from rich.status import Status
 from rich.table import Table
 
 from loradock.commands.page import fitting_console, folded, say, show
-from loradock.commands.paths import LocalPath, PathsAfter
+from loradock.commands.paths import LocalPath, OutputFile, PathsAfter
 from loradock.delivery.image.build import build as build_image
 from loradock.delivery.image.build import preflight
 from loradock.delivery.image.engine import connect
@@ -140,7 +140,7 @@ def _plain(text: str) -> str:
 @click.option("--platform", help="As in docker build, for example linux/amd64.")
 @click.option("--pip-conf", type=FILE, help="Your pip.conf (a private index); kept out of layers and logs.")
 @click.option("--ca", type=FILE, help="CA certificates for downloads; kept out of layers and logs.")
-@click.option("--sbom", type=FILE, help="Write the image's bill of materials (CycloneDX) to this file.")
+@click.option("--sbom", type=OutputFile(".json"), help="Write the image's bill of materials (CycloneDX) to this file.")
 @click.option("--pull", is_flag=True, help="Pull the base image even if it is present.")
 @click.option("--push", is_flag=True, help="Push the image after the build.")
 @click.option("--no-cache", is_flag=True, help="Build without the layer cache. Wheels on scratch are still used.")

@@ -17,7 +17,7 @@ from loradock.commands.data_compare import compare
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.data_show import show
 from loradock.commands.page import console_on, page, say
-from loradock.commands.paths import LocalPath
+from loradock.commands.paths import OutputFile
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.commands.verbs import verb_group
@@ -72,7 +72,7 @@ def as_lengths(_: click.Context, __: click.Parameter, text: str | None) -> list[
     callback=as_lengths,
     help="Values of data.max_length to compare. [default: 256,512,1024,2048 and the model's positions]",
 )
-@click.option("--png", type=LocalPath(dir_okay=False), metavar="FILE", help="Write a plot of the lengths.")
+@click.option("--png", type=OutputFile(".png"), metavar="FILE", help="Write a plot of the lengths.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")
 def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: bool) -> None:
     """Report lengths in tokens, what each data.max_length would cost, odd rows, and the length to use.

@@ -13,7 +13,7 @@ import click
 
 from loradock.commands.data_rows import counted, prepared
 from loradock.commands.page import console_on, page, say
-from loradock.commands.paths import LocalPath
+from loradock.commands.paths import OutputFile
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.errors import NotWritable, UsageError
@@ -27,7 +27,7 @@ SAMPLE = 5
 @run_options(output="output of the run; this command writes nothing there.")
 @click.option("--row", type=click.IntRange(min=1), metavar="N", help="Row number N, from 1 over all sources.")
 @click.option("--sample", type=click.IntRange(min=1), metavar="N", help="N random rows. [default: 5]")
-@click.option("--html", type=LocalPath(dir_okay=False), metavar="FILE", help="Write a self-contained page.")
+@click.option("--html", type=OutputFile(".html", ".htm"), metavar="FILE", help="Write a self-contained page.")
 @click.option("--json", "as_json", is_flag=True, help="Print the rows as JSON, the text of each in pieces of one kind.")
 def show(ask: Ask, *, row: int | None, sample: int | None, html: Path | None, as_json: bool) -> None:
     """Show rows rendered and tokenised: learned tokens, the template's control tokens, what a length cuts.

@@ -11,14 +11,14 @@ import click
 
 from loradock.commands.embed_options import INSTRUCTION, MODEL, opened
 from loradock.commands.model_options import BASE_MODEL, BATCH_TOKENS, computing_options, counted, quiet
-from loradock.commands.paths import LocalPath
+from loradock.commands.paths import LocalPath, OutputFile
 from loradock.process import streams
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @MODEL
 @click.option("--input", "file", required=True, metavar="FILE", type=LocalPath(), help="A text in each row.")
-@click.option("-o", "--output", required=True, metavar="NPY", type=LocalPath(dir_okay=False), help="Written.")
+@click.option("-o", "--output", required=True, metavar="NPY", type=OutputFile(".npy"), help="Written.")
 @INSTRUCTION
 @click.option("--column", default="text", show_default=True, help="Which column holds the text.")
 @click.option(

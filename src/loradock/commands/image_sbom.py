@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from loradock.commands.paths import LocalPath
+from loradock.commands.paths import OutputFile
 from loradock.delivery.image.sbom import bill_of_image, bill_of_materials
 from loradock.files import atomic_io
 from loradock.files.system_errors import storage_error
@@ -18,7 +18,7 @@ from loradock.files.system_errors import storage_error
 @click.option(
     "-o",
     "--output",
-    type=LocalPath(dir_okay=False),
+    type=OutputFile(".json"),
     help="Write to this file (atomically) instead of printing.",
 )
 def sbom(image: str | None, output: Path | None) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,26 @@ class LocalPath(click.Path):
             what = f"{name} is a path here, and - means standard input or output elsewhere"
             raise UsageError(what, hint="give the name of a file; ./- is one that is called -")
         return super().convert(expanded(os.fspath(value)), param, ctx)
+
+
+class OutputFile(LocalPath):
+    """A file to write, which may replace an earlier one: UsageError where what has its name is named as another kind.
+
+    `suffixes` are those of the kind, the usual one first. A pipe or a device may have any name.
+    """
+
+    def __init__(self, *suffixes: str) -> None:
+        super().__init__(dir_okay=False)
+        self.suffixes = suffixes
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path."""
+        path = super().convert(value, param, ctx)
+        is_device = Path("/dev") in path.parents  # /dev/stdout is a file where the shell made it one
+        if path.is_file() and not is_device and path.suffix.lower() not in self.suffixes:
+            what = f"{path} exists, and by its name it is no {' or '.join(self.suffixes)} file; it would be replaced"
+            raise UsageError(what, hint=f"name another file, such as {shlex.quote(f'{path}{self.suffixes[0]}')}")
+        return path
 
 
 class PathsAfter(click.ParamType):

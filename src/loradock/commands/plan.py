@@ -87,6 +87,9 @@ def plan(
         os.environ.setdefault(name, value)
     warnings.simplefilter("ignore")
     made_up = _made_up(rows, mean_tokens, longest_tokens)
+    if made_up and "--data" in ask.shortcuts:
+        what = "--rows plans without the data, and --data names it"
+        raise UsageError(what, hint="leave out --data, or --rows and --mean-tokens")
     loaded = _loaded(ask, needs_rows=made_up is None)
     facts = _machine(gpu, count=gpus, nodes=nodes)
     if not made_up:

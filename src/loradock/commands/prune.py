@@ -20,7 +20,7 @@ from loradock.delivery.image.prune import DEFAULT_AGE_SECONDS, Decision, Entry, 
 from loradock.delivery.image.prune_engine import inventory, take
 from loradock.delivery.image.prune_scratch import scratch_entries, scratch_root, take_scratch
 from loradock.delivery.image.scratch import MARKER, Scratch, default_scratch, held
-from loradock.errors import StorageError
+from loradock.errors import EnvironmentUnfit, StorageError
 from loradock.text.amounts import duration_text, size_text
 
 if TYPE_CHECKING:
@@ -105,7 +105,12 @@ def prune(
         takes_newest=takes_all,
     )
     with ExitStack() as stack:
-        place = Targets(client=stack.enter_context(closing(connect())) if engine else None, scratch=root)
+        try:
+            client = stack.enter_context(closing(connect())) if engine else None
+        except EnvironmentUnfit as error:
+            error.hint = f"{error.hint}; loradock prune --no-engine leaves the engine out"
+            raise
+        place = Targets(client=client, scratch=root)
         if root and is_applied:
             stack.enter_context(_held(root))
         candidates = inventory(place.client, names=names) if place.client else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from loradock.commands.page import say
-from loradock.commands.paths import LocalPath
+from loradock.commands.paths import LocalPath, OutputFile
 from loradock.commands.render_check import check, refusals
 from loradock.commands.render_options import Site, SiteCommand
 from loradock.commands.run_options import Ask, run_options
@@ -29,7 +29,7 @@ QUIET = {"TRANSFORMERS_VERBOSITY": "error", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     "--explain", "is_explained", is_flag=True, help="Add a comment above each field that says why it is there."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print objects, sizes with reasons and warnings as JSON.")
-@click.option("-o", "file", type=LocalPath(dir_okay=False), metavar="FILE", help="Write to FILE.")
+@click.option("-o", "file", type=OutputFile(".yaml", ".yml", ".json"), metavar="FILE", help="Write to FILE.")
 @click.option(
     "--check", "checked", type=LocalPath(), multiple=True, metavar="FILE",
     help="Check a manifest instead, ours or any other.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,9 +34,13 @@ def imported(path: Path, *, tool: str | None = None, gpus: int = 1, overrides: S
 
     `overrides` are KEY=VALUE texts of ours, laid over it; `gpus`, how many a step of theirs ran on.
 
-    Raises ConfigError where no tool is known, or with what could not be trained, by the lines of their file.
+    Raises ConfigError where the file is one of ours or of no tool that is known, or with what could not be trained, by
+    the lines of their file.
     """
     document = read_document(path)
+    if document.values.keys() & {"model", "data"} and document.values.keys() <= RunConfig.model_fields.keys():
+        what = f"{path} is a configuration of loradock, and needs no import"
+        raise ConfigError(what, hint=f"loradock plan {shlex.quote(str(path))}")
     member = TOOLS[tool] if tool else recognised(document.values)
     if member is None:
         names = ", ".join(each.title for each in TOOLS.values())

@@ -8,6 +8,7 @@ keys, merge keys, tags, several documents, a top level that is no mapping, and a
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from loradock.config.scalars import scalar
 from loradock.errors import ConfigError, InputMissing, Problem
 from loradock.files import regular
 
+RECORD = "run.json"
 MAX_BYTES = 1_000_000
 MAX_NODES = 10_000
 MAX_DEPTH = 32
@@ -57,6 +59,8 @@ def read_document(path: Path) -> Document:
     except FileNotFoundError as error:
         raise InputMissing(f"{path}: no such file", hint=f"ls {path.parent}") from error
     except IsADirectoryError as error:
+        if (path / RECORD).is_file():
+            raise InputMissing(f"{path} is a run, not a configuration", hint=_of_a_run(path)) from error
         hint = f"--model {path}" if (path / "config.json").is_file() else f"ls {path}"
         raise InputMissing(f"{path}: cannot be read: it is a directory, not a configuration", hint=hint) from error
     except OSError as error:
@@ -64,7 +68,15 @@ def read_document(path: Path) -> Document:
     file = str(path)
     if len(content) > MAX_BYTES:
         raise _bad(file, None, "larger than 1 MB: this is not a configuration", "give data files with --data")
-    return parse_document(_decode(content, file=file), file=file)
+    document = parse_document(_decode(content, file=file), file=file)
+    if path.name == RECORD and "run_id" in document.values:
+        raise InputMissing(f"{path} is the record of a run, not a configuration", hint=_of_a_run(path.parent))
+    return document
+
+
+def _of_a_run(directory: Path) -> str:
+    name = shlex.quote(str(directory))
+    return f"loradock train --resume --output {name} continues it, loradock reproduce {name} repeats it"
 
 
 def parse_document(text: str, *, file: str) -> Document:

@@ -68,6 +68,9 @@ def of_directory(path: Path, source: SourceConfig) -> Chosen:
     if saved.is_saved(path):
         return _of_saved(path, source)
     found = [child for child in sorted(path.iterdir()) if child.is_file()]
+    if {"config.json", "tokenizer_config.json"} <= {child.name for child in found}:
+        what = f"{source.path} is the directory of a model, which holds no rows"
+        raise DataError(what, hint=f"--model {shlex.quote(source.path)} trains it, --data FILE names the rows")
     if not _of_rows(found):
         inner = _below(path)
         hint = _reading_all(source, inner) if inner else f"known: {known_suffixes()}"

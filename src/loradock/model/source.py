@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from functools import partial
@@ -113,7 +114,10 @@ def local_directory(path: Path) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        raise InputMissing(f"model {path} is a file", hint=f"give the directory that holds it: {path.parent}")
+        hint = "--model DIR of a model (config.json, *.safetensors, tokenizer files); rows are given with --data"
+        if (path.parent / "config.json").is_file():
+            hint = f"give the directory that holds it: --model {shlex.quote(str(path.parent))}"
+        raise InputMissing(f"model {path} is a file", hint=hint)
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings)
     hint = sentence(str(path.parent / near)) if near else "give a directory, or a hub id as OWNER/NAME"

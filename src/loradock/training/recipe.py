@@ -89,7 +89,7 @@ class Recipe(Section):
         content = sidecar.read(folder / FILE, cls, hint=HINT)
         if content is None:
             what = f"{folder} does not say how it embeds: {FILE} is missing"
-            hint = f"only objective embedding and gritlm write it; cp ADAPTER/{FILE} {folder}/"
+            hint = f"training with objective embedding or gritlm writes it; if it was lost: cp ADAPTER/{FILE} {folder}/"
             raise ModelError(what, hint=hint)
         return content
 

@@ -116,6 +116,8 @@ def test_the_summary_says_the_whole_time_and_that_of_training(tmp_path: Path) ->
     known["timings_seconds"] |= {"total": 137.2, "env-check": 96.6}
     whole = "finished: 40 steps (last step) in 137 s, 20 s of them training"
     assert console.summary(known, metrics(), evaluations())[0] == whole
+    known["resumed_from"] = "checkpoint-30"
+    assert console.summary(known, metrics(), evaluations())[0] == f"{whole}, since checkpoint-30"
 
 
 def test_the_summary_of_a_run_without_lines_is_short(tmp_path: Path) -> None:

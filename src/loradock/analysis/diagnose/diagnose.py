@@ -44,6 +44,9 @@ class Bench:
     def look(self, *, limit_seconds: float) -> Plan:
         """The plan of the configuration as it is. Raises what a run would have raised up to there."""
         look = self.child(partial(attempt.look, self.load(()), facts=self.facts), limit_seconds=limit_seconds)
+        if isinstance(look, Failed) and look.kind == "too slow":
+            what = f"the plan was not made in the {limit_seconds:.0f} s that the budget leaves: nothing was measured"
+            raise UsageError(what, hint="a larger --budget, such as --budget 10m, the default")
         if isinstance(look, Failed):
             raise failure(look, "the run cannot start")
         return look.value

@@ -176,6 +176,8 @@ def summary(content: dict[str, Any], metrics: list[dict[str, Any]], evaluations:
     duration = (
         f"{total:.0f} s, {training:.0f} s of them training" if total > training else f"{training:.0f} s of training"
     )
+    if checkpoint := content.get("resumed_from"):
+        duration = f"{duration}, since {checkpoint}"
     lines = [f"finished: {outcome['steps']} steps ({outcome['ended']}) in {duration}"] if outcome else ["finished"]
     if metrics:
         tokens, spent = (sum(line.get(name, 0.0) for line in metrics) for name in ("tokens", "seconds"))

@@ -55,7 +55,8 @@ class Summary:
 def score_of(metric: str, outcomes: Sequence[Outcome]) -> Score:
     """The score of these rows, at least one."""
     values = [outcome.score for outcome in outcomes]
-    if metric in SHARES:
+    # A bootstrap of texts that are all right or all wrong has no width.
+    if metric in SHARES or (metric != "loss" and {*values} <= {0, 1}):
         return _share(values)
     if metric == "loss":
         tokens = [float(outcome.tokens or 0) for outcome in outcomes]
