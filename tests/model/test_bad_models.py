@@ -129,13 +129,13 @@ def test_a_directory_that_does_not_exist_is_named_with_its_neighbour(tmp_path: P
 
 
 def test_a_file_is_no_model(llama: Path) -> None:
-    with pytest.raises(InputMissing, match=f"is a file\\nhint: give the directory that holds it: --model {llama}"):
+    with pytest.raises(InputMissing, match=f"is a file\\nhint: give the directory that holds it: {llama}"):
         source.find(ModelConfig(name=str(llama / "model.safetensors")))
 
 
 def test_a_file_of_rows_is_no_model_and_neither_is_its_folder(tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").touch()
-    with pytest.raises(InputMissing, match=r"is a file\nhint: --model DIR of a model .*; rows are given with --data"):
+    with pytest.raises(InputMissing, match=r"is a file\nhint: give the directory of a model: config.json"):
         source.find(ModelConfig(name=str(tmp_path / "rows.jsonl")))
 
 

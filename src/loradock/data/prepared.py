@@ -5,6 +5,7 @@ Rows are read and not mapped: a map of a file that somebody cuts ends the proces
 
 from __future__ import annotations
 
+import contextlib
 import os
 import weakref
 from collections.abc import Mapping, Sequence
@@ -159,7 +160,7 @@ class Prepared:
         try:
             if name not in self._descriptors:
                 self._descriptors[name] = os.open(self.directory / file, os.O_RDONLY | os.O_CLOEXEC)
-                weakref.finalize(self, os.close, self._descriptors[name])
+                weakref.finalize(self, _close, self._descriptors[name])
             content = _whole(self._descriptors[name], size, first * dtype.itemsize)
         except OSError as error:
             raise self._lost(file, (error.strerror or str(error)).lower()) from error
@@ -197,6 +198,12 @@ class Prepared:
         """Where a row came from: `file:line`, or the file where it has no lines."""
         source = next(source for source in self.sources if source.start <= index < source.stop)
         return source.place(int(self.lines[index]))
+
+
+def _close(descriptor: int) -> None:
+    """Of a file that was only read: the kernel frees it whatever it says, and nothing can be lost."""
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
 
 
 def _whole(descriptor: int, size: int, start: int) -> bytes:

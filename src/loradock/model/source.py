@@ -114,9 +114,9 @@ def local_directory(path: Path) -> Path:
     if path.is_dir():
         return path
     if path.exists():
-        hint = "--model DIR of a model (config.json, *.safetensors, tokenizer files); rows are given with --data"
+        hint = "give the directory of a model: config.json, *.safetensors and the tokenizer's files"
         if (path.parent / "config.json").is_file():
-            hint = f"give the directory that holds it: --model {shlex.quote(str(path.parent))}"
+            hint = f"give the directory that holds it: {shlex.quote(str(path.parent))}"
         raise InputMissing(f"model {path} is a file", hint=hint)
     siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     near = nearest(path.name, siblings)
