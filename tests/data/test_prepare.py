@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import multiprocessing
 import os
@@ -244,6 +245,32 @@ def test_prepared_rows_that_are_cut_while_they_are_used_are_an_error(
     with pytest.raises(StorageError, match=f"{name}: it became shorter") as caught:
         assert [prepared.row(row) for row in range(prepared.rows)] == list(prepared.learned)
     assert caught.value.exit_code == 74
+
+
+def test_prepared_rows_that_cannot_be_closed_say_nothing(
+    data: DataConfig,
+    spec: TokenizerSpec,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """An error in a finaliser ends nothing, but is a traceback on the screen."""
+    prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
+    prepared.row(0)
+    closed: list[int] = []
+
+    def refuse(descriptor: int) -> None:
+        closed.append(descriptor)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "close", refuse)
+        del prepared
+        gc.collect()
+    assert closed
+    assert capfd.readouterr().err == ""
+    for descriptor in closed:
+        os.close(descriptor)
 
 
 def test_prepared_rows_that_vanish_while_they_are_used_are_an_error(
