@@ -52,6 +52,12 @@ def test_a_person_reads_tables_a_histogram_and_what_to_type(stats: Any, rows: Pa
     assert ended.stderr == ""
 
 
+def test_without_anything_it_asks_for_rows_alone() -> None:
+    error = error_of(CliRunner().invoke(cli, ["data", "stats"]))
+    assert str(error) == "error: no data\nhint: --data FILE of rows; with --model DIR its tokens are counted"
+    assert error.exit_code == 78
+
+
 def test_80_columns_cut_no_word_and_no_figure(llama: Path, tmp_path: Path, forking: Forking) -> None:
     file = tmp_path / "[bold]rows.jsonl"
     write_rows(file, rows=200, longest=60)
@@ -202,12 +208,6 @@ def test_without_a_model_80_columns_are_enough(rows: Path, tmp_path: Path, forki
 def test_without_a_model_an_option_about_tokens_is_refused(rows: Path, option: tuple[str, str]) -> None:
     refused = error_of(CliRunner().invoke(cli, ["data", "stats", "--data", str(rows), *option]))
     assert (refused.exit_code, refused.what) == (64, f"{option[0]} needs the tokenizer of a model")
-
-
-def test_without_a_model_and_data_both_are_asked_for() -> None:
-    refused = error_of(CliRunner().invoke(cli, ["data", "stats"]))
-    assert refused.exit_code == 78
-    assert len(refused.problems) == 2
 
 
 def test_special_tokens_in_contents_and_what_is_learned_are_told(stats: Any, tmp_path: Path) -> None:

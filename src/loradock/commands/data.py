@@ -21,12 +21,13 @@ from loradock.commands.paths import OutputFile
 from loradock.commands.run_options import Ask, RunCommand, run_options
 from loradock.commands.train import QUIET
 from loradock.commands.verbs import verb_group
-from loradock.errors import UsageError
+from loradock.errors import ConfigError, UsageError
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.status import Status
 
+    from loradock.config.load import Loaded
     from loradock.config.schema import RunConfig
     from loradock.data.corpus import Corpus
     from loradock.data.pair_statistics import PairStatistics
@@ -89,9 +90,7 @@ def stats(ask: Ask, *, lengths: list[int] | None, png: Path | None, as_json: boo
 
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)
-    loaded = ask.load(needs_inputs=False)
-    if loaded.config.model.name or not loaded.config.data.sources:
-        loaded = ask.load()
+    loaded = _loaded(ask)
     for warning in loaded.warnings:
         say(f"warning: {warning}", stderr=True)
     status = console_on(stderr=True).status("rows")
@@ -151,6 +150,16 @@ def of_pairs(
     samples = corpus.leading
     assert isinstance(samples, PreferenceSamples)
     return measure_pairs(samples, model=model, max_length=max_length, lengths=lengths)
+
+
+def _loaded(ask: Ask) -> Loaded:
+    """The configuration, in which a model may be left out. ConfigError where rows are."""
+    loaded = ask.load(needs_inputs=False)
+    if loaded.config.model.name:
+        return ask.load()
+    if not loaded.config.data.sources:
+        raise ConfigError("no data", hint="--data FILE of rows; with --model DIR its tokens are counted")
+    return loaded
 
 
 def refuse_without_model(options: Mapping[str, object]) -> None:

@@ -61,7 +61,9 @@ def repeat(
                 on_step(shown)
         code = process.returncode
     if code and not (code in (Stopped.exit_code, Interrupted.exit_code) and is_measured()):
-        last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-SHOWN_LINES:]
+        lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
+        # The file names every value, so what has no effect is no choice of anybody's.
+        last = [line for line in lines if not line.startswith("warning: ")][-SHOWN_LINES:]
         error = NotRepeated("the training that repeats the run failed:\n  " + "\n  ".join(last), hint=f"its log: {log}")
         error.exit_code = code
         raise error
