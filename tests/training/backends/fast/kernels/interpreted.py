@@ -172,7 +172,6 @@ def test_no_rows_are_no_trouble() -> None:
     assert fused.cross_entropy_(nothing, targets, torch.empty(0)).shape == (0,)
 
 
-@pytest.mark.thin(3)
 @pytest.mark.filterwarnings("ignore:overflow encountered:RuntimeWarning")  # numpy's: words wrap
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])  # the interpreter multiplies bfloat16's raw bits
 @pytest.mark.parametrize(("rows", "width", "rank", "adapters"), [(5, 24, 4, 3), (40, 200, 16, 1), (70, 130, 36, 2)])
