@@ -59,7 +59,11 @@ def pytest_configure(config: pytest.Config) -> None:
         if signal.getsignal(number) is signal.SIG_IGN:
             signal.signal(number, lambda *_: None)
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
-    config.addinivalue_line("markers", "thin(N): of a file's tests with this mark --thin runs each N-th, by the commit")
+    config.addinivalue_line(
+        "markers",
+        "thin(N, together=False): of a file's tests with this mark --thin runs each N-th, by the commit; "
+        "together: all of them in one commit of N, where they share what is long to make",
+    )
     marker.register(config)
     if not is_worker(config):  # a worker has the verdict's place from the process that started it
         folder = tempfile.TemporaryDirectory(prefix="loradock-tests-")
@@ -98,15 +102,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def without_a_turn(items: list[pytest.Item]) -> set[pytest.Item]:
     """Of the tests marked thin(N): all but each N-th of a file; which one comes first, if any, the commit chooses."""
-    groups: dict[tuple[str, int], list[pytest.Item]] = {}
+    groups: dict[tuple[str, int, bool], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("thin"):
-            groups.setdefault((item.nodeid.partition("::")[0], mark.args[0]), []).append(item)
+            key = item.nodeid.partition("::")[0], mark.args[0], mark.kwargs.get("together", False)
+            groups.setdefault(key, []).append(item)
     head = commit()
     left_out: set[pytest.Item] = set()
-    for (file, among), found in groups.items():
+    for (file, among, together), found in groups.items():
         turn = turn_of(f"{head} {file}", among)
-        left_out.update(item for place, item in enumerate(found) if place % among != turn)
+        left_out.update(item for place, item in enumerate(found) if (0 if together else place) % among != turn)
     return left_out
 
 

@@ -79,7 +79,7 @@ def to(redirected: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "command", ["config schema", "config presets", "runs .", "--version", "env-check --schema", "train --help"]
 )

@@ -171,7 +171,7 @@ def test_each_command_has_options_that_there_are(
 @pytest.mark.parametrize(
     "command",
     [
-        pytest.param(each, marks=[pytest.mark.thin(4)] if " train " in each and not is_read_later(each) else [])
+        pytest.param(each, marks=[pytest.mark.thin(6)] if " train " in each and not is_read_later(each) else [])
         for each in COMMANDS
         if each not in (*SLOW, *NOT_RUN, TRAINS)
     ],

@@ -77,7 +77,7 @@ def test_a_base_of_ten_thousand_characters_is_wrong_in_its_own_file(tmp_path: Pa
     assert "base: " in caught.value.problems[0].what
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -111,7 +111,7 @@ def test_a_path_that_the_locale_misreads_is_no_control_character(tmp_path: Path)
     assert "holds UTF-8, which this locale reads as ascii (export LC_ALL=C.UTF-8" in said
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_bytes_that_are_no_text_end_a_chat_that_nobody_types_with_65(llama: Path) -> None:
     code, said = loradock("chat", llama, "--device", "cpu", "--max-new-tokens", "1", typed=b"\xe9t\xe9\n")
     assert code == 65

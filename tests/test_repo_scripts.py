@@ -346,7 +346,7 @@ def test_tests_marked_full_run_only_when_asked(tmp_path: Path) -> None:
     assert "2 passed" in run(*pytest_command, "--full", cwd=tmp_path).stdout
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is_asked_for(tmp_path: Path) -> None:
     copy_conftest(tmp_path)
     (tmp_path / "test_some.py").write_text(
@@ -355,25 +355,33 @@ def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is
         "@pytest.mark.thin(2)\ndef test_alone():\n    pass\n",
         encoding="utf-8",
     )
+    (tmp_path / "test_costly.py").write_text(
+        "import pytest\n\npytestmark = pytest.mark.thin(2, together=True)\n\ndef test_one():\n    pass\n\n"
+        "def test_two():\n    pass\n",
+        encoding="utf-8",
+    )
     pytest_command = (sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tmp_path)
-    assert "9 passed" in run(*pytest_command, cwd=tmp_path).stdout
-    assert "9 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
+    assert "11 passed" in run(*pytest_command, cwd=tmp_path).stdout
+    assert "11 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     run(*git, "init", "--quiet", cwd=tmp_path)
     turns: set[tuple[str, ...]] = set()
     turns_alone: set[bool] = set()
+    together: set[int] = set()
     day = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2026-01-01T00:00:00Z")  # so that each hash is known
     for number in range(9):
         run(*git, "commit", "--quiet", "--allow-empty", "--message", str(number), cwd=tmp_path, **day)
         seen = run(*pytest_command, "--thin", cwd=tmp_path).stdout
         assert "test_always PASSED" in seen
         turns_alone.add("test_alone PASSED" in seen)
+        together.add(seen.count("test_costly.py::"))
         turns.add(tuple(line[len("test_some.py::test_it[")] for line in seen.splitlines() if "test_it[" in line))
     assert turns == {("0", "3", "6"), ("1", "4"), ("2", "5")}
     assert turns_alone == {True, False}
+    assert together == {0, 2}
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_campaign_with_a_ledger_goes_on_where_it_stopped_until_the_code_changes(tmp_path: Path) -> None:
     tests, source, ledger = tmp_path / "tests", tmp_path / "src", tmp_path / "ledger"
     for folder in (tests, source):
@@ -443,7 +451,7 @@ def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_long_one
     ]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just_those(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (checkout / "tests").mkdir()
@@ -461,7 +469,7 @@ def test_the_test_script_runs_all_tests_of_this_checkout_and_with_arguments_just
     assert one.stdout.count("collected 2 items / 1 deselected") == 1
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (checkout / "tests").mkdir()
@@ -505,7 +513,7 @@ def test_the_test_script_fails_with_any_test_and_one_verdict_on_the_machine_serv
     assert len(set(places)) == 1
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_the_test_script_ends_all_processes_as_ctrl_c_does(
     checkout: Path, tmp_path: Path, number: signal.Signals

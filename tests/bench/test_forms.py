@@ -13,7 +13,7 @@ from bench.forms.rows import CITIES, COUNT, FORMS, Form, question
 from loradock.cli import cli
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)
 def test_ten_rows_of_each_form_are_shown_with_what_is_learned(form: Form, tmp_path: Path, llama: Path) -> None:
     words = [*words_of(form, form.write(tmp_path)), "--set", f"data.cache={tmp_path / 'cache'}"]

@@ -222,7 +222,7 @@ def here(folder: Path) -> Results:
     return Results.load(folder, identity="test", stack={**stack, "commit": "", "code": ""}, notes=[])
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_step_that_is_cut_at_its_limit_three_times_is_given_up_and_named(tmp_path: Path) -> None:
     step = replace(next(step for step in STEPS if step.name == "read-back"), tiny_seconds=1)
     found = here(tmp_path)
@@ -279,7 +279,7 @@ def wheel(folder: Path, *, project: str) -> Path:
     return file
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_wheels_are_installed_beside_themselves_and_a_machine_without_a_gpu_is_refused(tmp_path: Path) -> None:
     folder = wheel(tmp_path / "wheels", project="proof").parent
     told = [sys.executable, "-m", "pip", "--version"]

@@ -33,7 +33,7 @@ def assert_planned(taken: Taken, *, within: float = 0.05) -> None:
     assert 1 <= taken.ratio <= 1 + within, taken
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("tokens", [4096, pytest.param(8192, marks=pytest.mark.full)])
 def test_a_small_models_plan_holds_whatever_is_recomputed_and_kept_dense(tokens: int) -> None:
     passes = FastPasses(SMALL)
@@ -42,7 +42,7 @@ def test_a_small_models_plan_holds_whatever_is_recomputed_and_kept_dense(tokens:
             assert_planned(passes.of(Shape(tokens=tokens, checkpointed=recomputed, cached=cached)))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("name", "shape"),
     [
@@ -56,14 +56,14 @@ def test_the_plan_of_a_real_model_holds_in_shapes_that_it_chooses_itself(name: s
     assert_planned(FastPasses(name).of(shape))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None:
     passes = PeftPasses("mistral-7b", layers=8)
     for is_recomputed in (False, True):
         assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.06)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", ["mixtral-8x7b", "glm-4.5-air"])
 def test_the_plan_of_a_mixture_holds_with_adapters_on_its_experts(name: str) -> None:
     passes = FastPasses(name, layers=4)
@@ -71,7 +71,7 @@ def test_the_plan_of_a_mixture_holds_with_adapters_on_its_experts(name: str) -> 
         assert_planned(passes.of(Shape(tokens=8192, checkpointed=recomputed)), within=0.08)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_plan_of_a_mixture_holds_on_the_peft_engine() -> None:
     """Of one whose queries and keys have norms of their own."""
     passes = PeftPasses("qwen3-30b-a3b", layers=4)
@@ -79,7 +79,7 @@ def test_the_plan_of_a_mixture_holds_on_the_peft_engine() -> None:
         assert_planned(passes.of(Batch(rows=8, length=1024), is_recomputed=is_recomputed), within=0.07)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_one_room_serves_every_product_so_a_pass_takes_no_memory_for_the_next_layers_matrix() -> None:
     passes = FastPasses(SMALL, layers=4)
     engine = passes.engine(Shape(tokens=512, checkpointed=0))

@@ -43,7 +43,7 @@ def on_card(name: str, *shapes: Shape) -> list[Found]:
         return [card.of(shape) for shape in shapes]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", REAL)
 def test_a_real_model_keeps_what_is_expected_whatever_is_checkpointed(name: str) -> None:
     for found in on_card(name, *(Shape(tokens=2048, checkpointed=count) for count in (0, 2, LAYERS))):

@@ -21,6 +21,8 @@ from loradock.errors import Locked, LoradockError
 from loradock.training.observers import model_card
 from loradock.use.inference.opener import open_model
 
+pytestmark = pytest.mark.thin(2)
+
 QUESTION = {
     "instruction": "Is salt white?\n\nAnswer format: true/false",
     "input": "",

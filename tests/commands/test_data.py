@@ -22,6 +22,8 @@ from loradock.analysis.report.histogram import GREEN, VERMILION, bars, cumulativ
 from loradock.cli import cli
 from loradock.errors import LoradockError, ModelError, NotWritable
 
+pytestmark = pytest.mark.thin(2)
+
 
 @pytest.fixture
 def stats(llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
@@ -162,7 +164,7 @@ def test_the_picture_has_bars_both_curves_and_the_lengths(stats: Any, rows: Path
     assert isinstance(refused, NotWritable)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("lengths", [[12], [20, 30, 30, 31, 44], [4, 30, 31, 9000]])
 def test_the_picture_is_drawn_of_one_length_of_like_ones_and_of_a_wide_span(lengths: list[int], tmp_path: Path) -> None:
     marks = {"plain": {}, "line": {lengths[0]: ""}, "name": {lengths[0]: "limit", 10**6: "far"}}

@@ -16,6 +16,8 @@ from terminal import lines_at
 from loradock.cli import cli
 from loradock.errors import UsageError
 
+pytestmark = pytest.mark.thin(2)
+
 ANSWERS = ("stone apple </s> river", "green <b>horse</b>", "table " * 30)
 
 

@@ -103,7 +103,7 @@ def test_what_a_run_refuses_is_refused_with_its_exit_code(forking: Forking, plac
     assert "use 90s, 10m or 1h" in command.text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_stopped_by_a_signal_it_keeps_what_it_has_and_the_same_command_goes_on(forking: Forking, place: Path) -> None:
     output = place / "out"
     options = ("--output", str(output), "--trials", "lora-rank-x0.5", "--price-per-hour", "2")
@@ -210,7 +210,7 @@ def test_a_task_that_cannot_be_asked_is_refused_before_anything_is_measured(fork
     assert "gone.json of task boolq does not exist" in command.text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_an_arm_that_cannot_be_trained_says_why_and_the_next_is_asked(
     tmp_path: Path, place: Path, task: Path, forking: Forking, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,8 @@ from whole_runs import train
 if TYPE_CHECKING:
     from faults.forking import Forking
 
+pytestmark = pytest.mark.thin(2)
+
 USAGE, DATA, MISSING, FULL_DISK, MODEL = 64, 65, 66, 73, 78
 ROWS = 60
 
@@ -143,7 +145,7 @@ def test_rows_of_ones_own_are_measured_and_compared(forking: Forking, place: Pat
     assert ("perplexity" in task) == (metric == "loss")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_an_evaluation_that_was_killed_is_finished_with_the_same_results(forking: Forking, place: Path) -> None:
     words = ("evaluate", "run", "--task", "boolq,arc-easy", "--tasks-dir", "data", "--base", "--batch-tokens", "200")
     code, text = ended(forking, place, *words, "-o", "whole", "--json")

@@ -16,6 +16,8 @@ from tiny import BASE
 
 from loradock.cli import cli
 
+pytestmark = pytest.mark.thin(2)
+
 WITHOUT_JSON = {
     "launch": "it starts another verb, whose output is its own",
     "chat": "a conversation",

@@ -39,7 +39,7 @@ def settings(folder: Path, name: str, *, model: str, rows: str) -> None:
     (folder / f"{name}.yaml").write_text(text, encoding="utf-8")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("verb", VERBS)
 def test_what_needs_no_tokenizer_is_answered_without_large_libraries(verb: str, tmp_path: Path) -> None:
     (tmp_path / "rows.jsonl").write_text(ROW, encoding="utf-8")
@@ -76,7 +76,7 @@ def test_rows_are_shown_without_torch(tmp_path: Path) -> None:
     assert modules.isdisjoint(HEAVY - {"transformers"})
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_base_that_was_looked_at_before_is_planned_without_torch(tmp_path: Path) -> None:
     assert "torch" in imported(["plan"], tmp_path)
     for verb in (["plan"], ["data", "stats"]):

@@ -153,7 +153,7 @@ VERBS = (
 )
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("tool", TOOLS)
 @pytest.mark.parametrize("command", ["train", "plan"])
 def test_each_option_that_users_of_a_tool_type_is_taken_or_answered(tool: str, command: str) -> None:

@@ -19,6 +19,8 @@ from loradock.cli import cli
 from loradock.errors import OutOfMemory, UsageError
 from loradock.plan import gpu_table
 
+pytestmark = pytest.mark.thin(2)
+
 MISTRAL = {
     **{name: value for name, value in MODELS["mistral-7b"].items() if name != "source"},
     "architectures": ["MistralForCausalLM"],

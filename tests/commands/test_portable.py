@@ -35,7 +35,7 @@ def adapter(folder: Path, *settings: str, model: Path, data: Path, **environment
     return (folder / "out" / "adapter" / "adapter_model.safetensors").read_bytes()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_portable_gives_the_bits_of_a_cpu_without_avx512(tmp_path: Path, llama: Path, rows: Path) -> None:
     pinned = ("--set", "deterministic=portable")
     portable = adapter(tmp_path / "portable", *pinned, model=llama, data=rows, ATEN_CPU_CAPABILITY="avx512")

@@ -15,6 +15,8 @@ from loradock.errors import LoradockError, UsageError
 if TYPE_CHECKING:
     from faults.forking import Forking
 
+pytestmark = pytest.mark.thin(2)
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(cli, ["profile", *arguments], catch_exceptions=True)
@@ -35,7 +37,7 @@ def test_json_is_one_document_and_lies_in_the_folder_too(llama: Path, rows: Path
     assert "profile: " in done.stderr
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_tables_verdict_and_paths_are_printed(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from analysis.report.made_runs import made_run
 
+pytestmark = pytest.mark.thin(2)
+
 COMMAND = (sys.executable, "-m", "loradock", "report")
 
 

@@ -16,6 +16,8 @@ from whole_runs import train
 from loradock.commands.runs import runs
 from loradock.errors import InputMissing
 
+pytestmark = pytest.mark.thin(2)
+
 
 def write(folder: Path, record: Any, **status: Any) -> Path:
     folder.mkdir(parents=True)

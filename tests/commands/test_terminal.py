@@ -78,7 +78,7 @@ def hostile_run(folder: Path) -> Path:
     return run
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_no_verb_sends_a_terminal_what_a_record_a_name_or_a_configuration_holds(tmp_path: Path) -> None:
     run = hostile_run(tmp_path)
     settings = tmp_path / "run.yaml"

@@ -81,7 +81,7 @@ def test_the_adapter_gives_the_same_logits_in_plain_peft_in_another_process(
     assert scores["before"]["logits"] != scores["after"]["logits"]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows: Path, forking: Forking) -> None:
     arguments = (*inputs(llama, rows), *RUN, "--max-steps", "4", "--set", "data.validation=7", "--lr", "1e-3")
     packed = ("--set", "train.packing=true", "--set", "data.max_length=64", "--set", "train.micro_batch=2")
@@ -102,7 +102,7 @@ def test_two_processes_give_the_losses_of_one(tmp_path: Path, llama: Path, rows:
         torch.testing.assert_close(tensors[1][name], tensor, rtol=1e-2, atol=1e-4)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_two_processes_with_one_sample_a_step_are_refused_before_any_row_is_read(tmp_path: Path, llama: Path) -> None:
     arguments = (*inputs(llama, tmp_path / "rows.jsonl"), "--batch-size", "1", unchecked("bad rows"))
     (tmp_path / "rows.jsonl").write_text("{broken\n", encoding="utf-8")
@@ -134,7 +134,7 @@ def test_the_same_command_shows_a_finished_run_and_fresh_starts_beside_it(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name.startswith("out")) == ["out", "out-002"]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_reader_of_the_output_that_ends_does_not_end_the_run(tmp_path: Path, llama: Path, rows: Path) -> None:
     words = [*inputs(llama, rows), *RUN, "--output", "out", "--max-steps", "6", unchecked("an output that is not read")]
     piped = '"$@" 2>&1 | sed "/step 2\\//q"; exit "${PIPESTATUS[0]}"'
@@ -253,7 +253,7 @@ def test_inputs_that_are_not_there_are_told_all_at_once_before_the_machine_is_lo
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_what_needs_no_computing_is_refused_before_the_machine_computes(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -299,7 +299,7 @@ def test_a_signal_ends_a_run_with_a_checkpoint_and_a_record(
     assert (tmp_path / "out" / "checkpoints" / last / "manifest.json").exists()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_whose_output_and_messages_cannot_be_written_finishes_with_0(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:

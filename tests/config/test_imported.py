@@ -21,6 +21,8 @@ from loradock.config.other_tools.base import Tool
 from loradock.config.strict_yaml import parse_document
 from loradock.errors import ConfigError
 
+pytestmark = pytest.mark.thin(2)
+
 FOLDER = Path(__file__).parents[1] / "cases" / "imported"
 TABLES: dict[str, Any] = {file.stem: yaml.safe_load(file.read_text("utf-8")) for file in sorted(FOLDER.glob("*.yaml"))}
 EACH = [(tool, number) for tool, table in TABLES.items() for number in range(len(table["cases"]))]
@@ -49,7 +51,7 @@ def flat(values: Any) -> dict[str, Any]:
     return level
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("tool", "number"), EACH)
 def test_each_value_of_theirs_is_ours_or_told_and_what_is_written_is_taken_and_has_an_effect(
     tool: str, number: int, tmp_path: Path
@@ -278,7 +280,7 @@ ODD = (16, -1.5, "x", "", True, False, ["x"], [], [1, {"path": 2}], {"a": 1}, {"
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_value_of_the_wrong_kind_is_an_error_of_ours_or_reported_and_never_a_traceback(
     tool: str, tmp_path: Path
 ) -> None:

@@ -23,7 +23,7 @@ from loradock.data.prepared import Prepared
 from loradock.data.row_task import Task
 from loradock.data.tokenise import TokenizerSpec
 
-pytestmark = pytest.mark.thin(3)
+pytestmark = pytest.mark.thin(4)
 
 ROWS = 1500
 

@@ -17,6 +17,8 @@ from loradock.data.formats.base import Completion, PreferencePair
 from loradock.data.sources import format_of, samples
 from loradock.errors import ConfigError, DataError, Problem
 
+pytestmark = pytest.mark.thin(2)
+
 GOOD, BAD = "Four.", "Five."
 TALK_GOOD, TALK_BAD = (
     [{"role": "user", "content": "Two and two?"}, {"role": "assistant", "content": answer}] for answer in (GOOD, BAD)

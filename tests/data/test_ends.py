@@ -21,6 +21,8 @@ from loradock.data.special import SpecialTokens
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(3)
+
 ENDINGS = {
     "nothing": "",
     "a space": " ",

@@ -30,7 +30,7 @@ from loradock.data.select import fit, split
 from loradock.data.sources import samples
 from loradock.errors import ConfigError, DataError, InputMissing, Problem
 
-pytestmark = pytest.mark.thin(4)
+pytestmark = pytest.mark.thin(6)
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "loradock" / "data"
 SAID, ANSWERED = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}

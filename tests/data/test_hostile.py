@@ -23,7 +23,7 @@ from loradock.data.readers.parquet_pages import pages_of
 from loradock.data.sources import samples
 from loradock.errors import DataError, InputMissing, Problem
 
-pytestmark = pytest.mark.thin(4)
+pytestmark = pytest.mark.thin(6)
 
 MOST_SECONDS = 20
 MOST_BYTES = 1 << 30

@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from loradock import demo
 from loradock.cli import cli
 
+pytestmark = pytest.mark.thin(2)
+
 BASE = Path(demo.__file__).parent / "base"
 CALL = {"role": "assistant", "tool_calls": [{"function": {"name": "rain", "arguments": {"city": "Oslo"}}}]}
 TALK = {"messages": [{"role": "user", "content": "Rain in Oslo?"}, CALL]}

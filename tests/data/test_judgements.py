@@ -22,6 +22,8 @@ from loradock.data.sources import format_of, samples
 from loradock.errors import ConfigError, DataError, Problem
 from loradock.use.evaluation.items import of_data
 
+pytestmark = pytest.mark.thin(2)
+
 ASKED = {"role": "user", "content": "Two stones?"}
 SAID = {"role": "assistant", "content": "A lamp."}
 FORMS: dict[str, tuple[dict[str, Any], str]] = {

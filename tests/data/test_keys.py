@@ -21,6 +21,8 @@ from loradock.errors import Problem
 from loradock.use.evaluation.items import of_data
 from loradock.use.inference.requests import PLACEHOLDER, sample_of
 
+pytestmark = pytest.mark.thin(3)
+
 SAID, ANSWERED = {"role": "user", "content": "2+2?"}, {"role": "assistant", "content": "4"}
 FORMATS: dict[str, dict[str, Any]] = {
     "messages": {"messages": [SAID, ANSWERED, SAID, ANSWERED]},

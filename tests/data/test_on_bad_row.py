@@ -21,6 +21,8 @@ from loradock.data.prepare import prepare
 from loradock.data.prepared import Prepared
 from loradock.errors import DataError
 
+pytestmark = pytest.mark.thin(2)
+
 BASE = Path(demo.__file__).parent / "base"
 GOOD = [json.dumps({"prompt": f"What is {number}?", "completion": f" It is {number}."}) for number in range(40)]
 BAD = {

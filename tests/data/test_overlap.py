@@ -23,6 +23,8 @@ from loradock.data.select import fit
 from loradock.data.steps import BatchShape
 from loradock.errors import ConfigError, DataError
 
+pytestmark = pytest.mark.thin(2)
+
 BASE = Path(demo.__file__).parent / "base"
 TEXT = " ".join(f"word {number} stands here," for number in range(60))
 CHAT = [{"role": "user", "content": "say it " * 20}, {"role": "assistant", "content": "I say it " * 40}]

@@ -37,6 +37,8 @@ from loradock.errors import ConfigError, DataError, Problem, StorageError
 from loradock.machine import Host, probe
 from loradock.use.evaluation.items import of_data
 
+pytestmark = pytest.mark.thin(2)
+
 SAID = {"role": "user", "content": "Two and two?"}
 CALL = {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add", "arguments": {"a": 2}}}]}
 SAID_AGAIN = {"role": "user", "content": "And again?"}

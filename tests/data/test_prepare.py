@@ -92,7 +92,7 @@ def test_an_entry_found_under_another_path_names_the_path_of_today(
     assert len(list((tmp_path / "c").iterdir())) == 1
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("fault", ["flipped byte", "cut file", "no manifest", "forged manifest", "missing file"])
 def test_a_damaged_entry_is_rebuilt(data: DataConfig, spec: TokenizerSpec, tmp_path: Path, fault: str) -> None:
     prepared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "c")
@@ -182,7 +182,7 @@ def test_problems_are_all_counted_and_the_first_thousand_kinds_kept(spec: Tokeni
     assert len(raised.value.problems) == 1000
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_any_number_of_workers_gives_the_same_files(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
     alone = prepare(data, tokenizer=spec, cache_dir=tmp_path / "one")
     shared = prepare(data, tokenizer=spec, cache_dir=tmp_path / "two", workers=2)
@@ -194,7 +194,7 @@ def _prepare_in(cache_dir: Path, data: DataConfig, spec: TokenizerSpec) -> None:
     prepare(data, tokenizer=spec, cache_dir=cache_dir)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_two_preparers_at_once_leave_one_sound_entry(data: DataConfig, spec: TokenizerSpec, tmp_path: Path) -> None:
     sound = contents(prepare(data, tokenizer=spec, cache_dir=tmp_path / "alone"))
     context = multiprocessing.get_context("spawn")
@@ -372,7 +372,7 @@ print(json.dumps(peaks))
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_peak_memory_does_not_grow_with_the_data(tmp_path: Path) -> None:
     files = {tmp_path / "small.jsonl": 1_000, tmp_path / "large.jsonl": 18_000}
     escaped = ("\\u0078" * 150 + " ") * 13

@@ -19,6 +19,8 @@ from loradock.data.sources import samples
 from loradock.errors import ConfigError, DataError, HubError, InputMissing, Problem
 from loradock.plan import zero_config
 
+pytestmark = pytest.mark.thin(3)
+
 CASES = Path(__file__).parents[1] / "cases" / "data"
 EXPECTED: dict[str, list[tuple[int | None, str]]] = json.loads((CASES / "expected.json").read_text("utf-8"))
 ROW = {"instruction": "Add 2 and 2.", "output": "4"}

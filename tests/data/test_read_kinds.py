@@ -23,6 +23,8 @@ from loradock.data.remedies import command_on
 from loradock.data.sources import samples
 from loradock.errors import InputMissing, Problem
 
+pytestmark = pytest.mark.thin(3)
+
 DATA = Path(__file__).parents[3] / "shared" / "data"
 ROWS = [
     {"instruction": "Add.", "input": "2 and 2", "output": "4"},

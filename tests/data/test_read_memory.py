@@ -43,7 +43,7 @@ def write(path: Path, size_bytes: int) -> int:
     return count
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("suffix", [".json", ".jsonl"])
 def test_a_file_of_192_mib_is_read_within_32_mib(suffix: str, tmp_path: Path) -> None:
     small, large = tmp_path / f"small{suffix}", tmp_path / f"large{suffix}"

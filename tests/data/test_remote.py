@@ -45,6 +45,8 @@ from loradock.errors import (
 from loradock.machine import hub_access
 from loradock.training.run_dir import fetching, resume
 
+pytestmark = pytest.mark.thin(3)
+
 SECRET = "hunter2hunter2"
 LOGIN = f"me:{SECRET}"
 ROWS = b"".join(json.dumps({"prompt": f"What is {n}?", "completion": f" {n}"}).encode() + b"\n" for n in range(6))

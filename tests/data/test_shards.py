@@ -265,7 +265,7 @@ def test_standard_input_is_not_shared_by_ranks(tmp_path: Path) -> None:
     assert "shared by the ranks of a launch" in done.stderr
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("with_model", [False, True])
 def test_data_stats_reads_rows_from_standard_input(with_model: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-m", "loradock", "data", "stats", "--data", "-", "--json"]

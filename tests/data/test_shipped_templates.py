@@ -31,6 +31,8 @@ from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.structured import with_names
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(2)
+
 CONTROL = re.compile(r"<\|[\w/]+\|?>|<[\w]+\|>|<｜[^｜]+｜>|\[gMASK\]|<sop>")
 RAIN = {
     "name": "rain",

@@ -21,6 +21,8 @@ from loradock.data.shards import told
 from loradock.data.sources import held_out_files
 from loradock.errors import DataError, InputMissing, LoradockError
 
+pytestmark = pytest.mark.thin(2)
+
 ROW = json.dumps({"instruction": "Say 1.", "output": "1"})
 
 LAYOUTS: dict[str, str] = {

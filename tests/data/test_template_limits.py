@@ -54,7 +54,7 @@ def test_a_template_that_fails_refuses_the_row(case: str) -> None:
     assert words in str(refused.value)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("case", ENDLESS)
 def test_a_template_without_an_end_is_refused_as_such(case: str) -> None:
     began, limits = time.process_time(), resource.getrlimit(resource.RLIMIT_AS)

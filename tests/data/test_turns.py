@@ -26,6 +26,8 @@ from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.templates import NAMES, ChatTemplate, named
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(3)
+
 Chat = list[dict[str, str]]
 SPECIAL = re.compile(r"<[|｜][^|｜\s]+[|｜]>|<(?:start|end)_of_turn>|</?s>")
 ENDS: dict[str, tuple[str, ...]] = {

@@ -15,6 +15,8 @@ from loradock.cli import cli
 from loradock.distributed.place import Place, address, continuing, interface_to, interfaces, mistakes, place_of
 from loradock.errors import ConfigError, InputMissing, LoradockError, UsageError
 
+pytestmark = pytest.mark.thin(2)
+
 
 @pytest.mark.parametrize(
     ("text", "found"),

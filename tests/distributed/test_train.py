@@ -129,7 +129,7 @@ def on_both(folder: Path, words: list[str], hosts: tuple[str, str], *, name: str
     ]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_killed_process_ends_the_run_with_137_and_its_name(tmp_path: Path, words: list[str]) -> None:
     launcher = Launcher(tmp_path, words, "--nproc", "2")
     launcher.reached(SAVE_EVERY + 1)

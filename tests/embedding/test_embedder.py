@@ -62,7 +62,7 @@ def test_vectors_give_the_loss_that_the_reference_recorded(tmp_path: Path, case:
     assert -np.mean(likelihoods) == pytest.approx(recorded()[case]["loss_emb"], rel=1e-5)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("batch_tokens", [1, 64, 100_000])
 def test_what_stands_in_a_batch_with_a_text_does_not_change_its_vector(adapter: Path, batch_tokens: int) -> None:
     together = open_embedder(adapter, batch_tokens=batch_tokens).embed(TEXTS, instruction=TASK)

@@ -25,6 +25,8 @@ from loradock.use.embedding.opener import open_embedder
 if TYPE_CHECKING:
     from faults.forking import Forking
 
+pytestmark = pytest.mark.thin(2)
+
 SETTINGS = (
     *("model.quantization=none", "train.max_steps=3", "train.workers=0", "data.validation=8", "lora.rank=4"),
     *("checkpoints.every=1", "train.learning_rate=0.01", "train.warmup=0"),

@@ -23,6 +23,8 @@ from loradock.use.embedding import st_export
 from loradock.use.embedding.evaluate import Instructions
 from loradock.use.embedding.opener import open_embedder
 
+pytestmark = pytest.mark.thin(2)
+
 BOUND = 1e-6
 AS_THEIRS = Instructions(query=TASK)
 
@@ -50,7 +52,7 @@ def assert_same_vectors(model: Path, adapter: Path, *, instruction: str = TASK) 
     np.testing.assert_allclose(open_embedder(model).embed(TEXTS), wanted[0], atol=BOUND)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("is_merged", [True, False], ids=["merged", "view"])
 @pytest.mark.parametrize("attention", ["bidirectional", "causal"])
 @pytest.mark.parametrize("pooling", ["mean", "lasttoken"])

@@ -24,7 +24,7 @@ def as_json(check: str, finding: Finding) -> dict[str, Any]:
     return {"check": check, **{key: getattr(finding, key) for key in ("severity", "what", "remedy", "exit_code")}}
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_this_machine_is_measured_without_a_published_figure(examined: Examine, tmp_path: Path) -> None:
     environ = {"CUDA_VISIBLE_DEVICES": None, "LORADOCK_CACHE": str(tmp_path / "not" / "made" / "yet")}
     seen = examined("--only", "bench", cwd=tmp_path, env=environ)

@@ -48,7 +48,7 @@ def edited(file: Path, name: str, *, rate: float = 1.0, **identity: Any) -> Path
     return other
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_what_differs_comes_first_and_then_who_is_slow(here: Path) -> None:
     # Ten times slower than this machine was, so that no noise of it counts; two nodes alike, so that it is the outlier.
     slow = edited(here, "node-slow", rate=0.1, driver="535.104.05", lock_sha256="ab" * 32)

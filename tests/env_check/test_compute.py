@@ -16,7 +16,7 @@ from loradock.env_check.compute.collective import Exchange
 TRITON = ["--only", "triton"]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_on_a_healthy_machine_every_check_says_ok_names_device_and_dtype_and_leaves_nothing(examined, tmp_path):
     seen = examined("--only", "compute", env={"OMP_NUM_THREADS": "2", "TRITON_CACHE_DIR": str(tmp_path)})
     found = seen.content["findings"]
@@ -41,13 +41,13 @@ print(collective.all_reduce("gloo", 2, limit_seconds=2))
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_process_that_is_late_to_begin_is_waited_for():
     done = subprocess.run([sys.executable, "-c", LATE], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.endswith(f"{Exchange(backend='gloo', ranks=2, faults=(None, None))}\n"), done.stdout
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_no_loopback_no_headers_wrong_products_and_no_library_for_4_bit_are_four_findings(examined, faults):
     headers, library = sysconfig.get_paths()["include"], package("bitsandbytes") / "libbitsandbytes_cpu.so"
     within = [*namespace(f"mount -t tmpfs none {headers}\nmount --bind /dev/null {library}"), "unshare", "--net"]
@@ -73,7 +73,7 @@ def test_a_cache_that_cannot_be_written_is_named(examined, faults, tmp_path):
     faults.seen("TRITON_CACHE_DIR on a read-only mount", made="real", finding=finding, check="triton")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_an_assembler_that_does_not_run_is_named(examined, faults):
     assembler = package("triton") / "backends/nvidia/bin/ptxas"
     finding = examined(*TRITON, within=namespace(f"mount --bind /dev/null {assembler}")).one("triton")

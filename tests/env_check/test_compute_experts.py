@@ -20,6 +20,8 @@ from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.model.experts import forward, layout, peft_layers
 
+pytestmark = pytest.mark.thin(2)
+
 CPU = Device(device="cpu", dtype="float32")
 FACTS = Facts(platform="", python="", cpus=1, memory_bytes=2**34, in_container=False)
 FORWARD: Any = forward.experts_forward
@@ -66,7 +68,7 @@ def failing(*_: Any, **__: Any) -> torch.Tensor:
     raise RuntimeError("no kernel image is available")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("module", "name", "wrong", "kinds"),
     [

@@ -36,7 +36,7 @@ def test_transformers_takes_the_twin_and_its_rows_are_whole_blocks(group: int, h
         assert (config.num_key_value_heads == 1) == (shared == 1)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("heads", "shared", "size"), PUBLISHED)
 def test_the_twin_of_a_published_shape_trains_as_in_float64(heads: int, shared: int, size: int, tmp_path) -> None:
     shape = AttentionShape(heads=heads, key_value_heads=shared, head_size=size)

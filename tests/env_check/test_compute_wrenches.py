@@ -13,7 +13,7 @@ from env_check.damage import damaged
 
 from loradock import demo
 
-pytestmark = pytest.mark.thin(4)
+pytestmark = pytest.mark.thin(6)
 DEMO = Path(demo.__file__).parent
 
 

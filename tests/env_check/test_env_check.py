@@ -42,7 +42,7 @@ def env_check(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedP
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, timeout=600)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_quick_takes_a_fraction_of_the_cpu_that_torch_takes_to_be_imported() -> None:
     # Byte-code is kept, as an installed package keeps it. On an idle machine: 0.35 s against 1.9 s.
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
@@ -108,7 +108,7 @@ def test_no_secret_reaches_the_findings(examined: Examine) -> None:
     assert secret not in json.dumps(found.content)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 @pytest.mark.parametrize(("only", "processes"), [("space,platform,lock", 1), ("collective", 3)])
 def test_a_signal_ends_it_and_all_that_it_started(sent: signal.Signals, only: str, processes: int) -> None:
@@ -212,7 +212,7 @@ def test_a_mistake_of_settings_or_paths_is_not_told_as_a_fault_of_the_machine(
     assert findings.verdict(examination).partition(": ")[2].startswith(what)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_train_refuses_what_a_check_found_before_it_makes_a_directory(tmp_path: Path) -> None:
     environment = {**os.environ, "BNB_CUDA_VERSION": "121"}
     command = [sys.executable, "-m", "loradock", "train", "--demo", "--max-steps", "1"]

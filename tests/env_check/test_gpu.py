@@ -19,6 +19,8 @@ from loradock.machine import Host, probe
 from loradock.machine.answers import GpuProcess
 from loradock.machine.gpus import module_version
 
+pytestmark = pytest.mark.thin(2)
+
 ROOT = Path(__file__).parents[2]
 CHECKS = {check.name: check for check in GPU_CHECKS}
 

@@ -14,6 +14,8 @@ from env_check.conftest import Examine
 
 from loradock.machine import Host
 
+pytestmark = pytest.mark.thin(2)
+
 HERE = Path(__file__).parent
 BARE = {"CUDA_VISIBLE_DEVICES": None, "NVIDIA_VISIBLE_DEVICES": None, "KUBERNETES_SERVICE_HOST": None}
 INSIDE = {**BARE, "KUBERNETES_SERVICE_HOST": "10.0.0.1"}  # a container, whatever runs these tests

@@ -32,6 +32,8 @@ from loradock.machine.lockfile import pins
 from loradock.model.attention_shape import AttentionShape
 from loradock.plan.plan import Decision, Plan, draft
 
+pytestmark = pytest.mark.thin(2)
+
 KEPT = tuple(check for check in CHECKS if "moment" not in check.depends_on)
 BOOT, VERSION, CPU, LOOPBACK = (
     "/proc/sys/kernel/random/boot_id",
@@ -289,7 +291,7 @@ CHANGES: dict[str, tuple[str, set[str], Change]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_change_is_found_by_every_check_that_depends_on_it_and_named(change: str, setting: Setting) -> None:
     subject, checks, make = CHANGES[change]
     setting.prove()
@@ -468,7 +470,7 @@ DAMAGES: dict[str, Callable[[Any], Any]] = {
 }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_file_counts_as_none_and_is_written_anew(damage: str, setting: Setting) -> None:
     setting.prove()

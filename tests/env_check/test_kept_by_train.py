@@ -27,6 +27,8 @@ from loradock.env_check.base import LOADED
 from loradock.env_check.kept import NAME
 from loradock.machine import marks
 
+pytestmark = pytest.mark.thin(3, together=True)
+
 
 @dataclass(frozen=True)
 class Trained:
@@ -73,7 +75,7 @@ def test_a_healthy_machine_raises_no_alarm(looks: Looks) -> None:
     assert looked_at == {check.name for check in CHECKS if check.level != "bench" and check.needs == "nothing"}
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(10)
 def test_two_runs_agree(looks: Looks, examined: Examine) -> None:
     """All but `lock`, which reads each byte of the packages."""
     env = {"LORADOCK_CACHE": str(looks.folder / "cache"), "NO_COLOR": "1"}

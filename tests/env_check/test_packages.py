@@ -20,6 +20,8 @@ from loradock.env_check.intent import intent
 from loradock.env_check.packages import python_path
 from loradock.machine import Host, probe
 
+pytestmark = pytest.mark.thin(2)
+
 SITE = Path(sysconfig.get_path("purelib"))
 NVIDIA = SITE / "nvidia"
 CUDART = NVIDIA / "cuda_runtime" / "lib" / "libcudart.so.12"
@@ -199,7 +201,7 @@ def test_a_protobuf_older_than_the_generated_code_is_named(examined: Examine, fa
     faults.seen("Another protobuf on PYTHONPATH", made="real", finding=found, check="python-path")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_two_cuda_runtimes_in_one_process_are_named(
     examined: Examine, faults: Faults, linked: LinkedVenv, tmp_path: Path
 ) -> None:
@@ -225,7 +227,7 @@ def test_two_cuda_runtimes_in_one_process_are_named(
     faults.seen("bitsandbytes without the library for this CUDA", made="real", finding=found, check="builds")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_bitsandbytes_without_gpu_support_is_named(examined: Examine, faults: Faults, linked: LinkedVenv) -> None:
     names = [path.name for path in linked.site.glob("bitsandbytes/libbitsandbytes_cuda12*.so")]
     with ExitStack() as broken:
@@ -252,7 +254,7 @@ def test_a_missing_library_is_named_by_its_package(examined: Examine, faults: Fa
     faults.seen("torch that does not import", made="real", finding=found, check="cuda-runtimes")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_environment_edited_since_it_was_installed_is_named(
     examined: Examine, faults: Faults, linked: LinkedVenv
 ) -> None:

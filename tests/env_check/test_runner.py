@@ -19,6 +19,8 @@ from loradock.env_check.runner import run
 from loradock.errors import EnvironmentUnfit
 from loradock.machine import Host
 
+pytestmark = pytest.mark.thin(2)
+
 LEVELS: tuple[Level, ...] = ("quick", "compute")
 
 

@@ -16,6 +16,8 @@ from loradock.facts import Facts
 from loradock.machine import Host
 from loradock.machine.answers import Space
 
+pytestmark = pytest.mark.thin(2)
+
 MIB, GIB = 1 << 20, 1 << 30
 SMALL_SHM = "mount -t tmpfs -o size=1m none /dev/shm"
 

@@ -18,6 +18,8 @@ from loradock.machine import Host
 from loradock.machine.answers import Attempt
 from loradock.machine.folders import holding, mounts
 
+pytestmark = pytest.mark.thin(2)
+
 IN_SRV = ("env", "-C", "/srv")
 SPACE_AND_STORAGE = ("--only", "space,storage")
 SHARED = """\

@@ -15,6 +15,8 @@ from loradock.env_check.system import cache_places, caches, compiler, executable
 from loradock.machine import Host
 from loradock.machine.answers import Attempt
 
+pytestmark = pytest.mark.thin(2)
+
 ENTRYPOINT = Path(__file__).parents[2] / "entrypoint"
 NAMELESS: dict[str, str | None] = dict.fromkeys(("LOGNAME", "USER", "LNAME", "USERNAME"))
 NO_CACHES: dict[str, str | None] = dict.fromkeys(

@@ -87,7 +87,7 @@ OTHER = [
 ]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_calls_are_right_by_name_and_by_values_in_any_order_and_compared_with_another_model(base: Path) -> None:
     untrained = make_llama(base.parent / "untrained")
     (untrained / "chat_template.jinja").write_text(HERMES)

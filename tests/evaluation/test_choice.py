@@ -23,6 +23,8 @@ from loradock.use.evaluation.methods import forward as forwarding
 from loradock.use.evaluation.methods.choice import Branches
 from loradock.use.inference.opener import Opened, open_model
 
+pytestmark = pytest.mark.thin(2)
+
 
 @pytest.fixture(scope="module")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Opened:
@@ -55,7 +57,7 @@ def plainly(opened: Opened, item: Item, text: str) -> float:
     return sum(float(logits[place - 1, ids[place]]) for place in range(first, last))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("batch_tokens", [1, 1_000, 100_000])
 def test_log_probabilities_are_those_of_whole_passes(opened: Opened, items: list[Item], batch_tokens: int) -> None:
     method = Choice(opened)

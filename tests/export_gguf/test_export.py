@@ -69,7 +69,7 @@ def read(file: Path) -> Any:
     return AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name, dtype=torch.float32)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3"])
 @pytest.mark.parametrize("is_tied", [True, False])
 def test_the_models_logits_come_back_to_the_bit(tmp_path: Path, family: str, is_tied: bool) -> None:
@@ -254,7 +254,7 @@ print(json.dumps([code, sorted(path.name for path in Path("/mnt").iterdir())]))
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kib", [16, 100])
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing(llama: Path, kib: int) -> None:
     command = [*namespace(f"mount -t tmpfs -o size={kib}k none /mnt"), sys.executable, "-c", FILLED, str(llama)]

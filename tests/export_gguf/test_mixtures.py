@@ -57,7 +57,7 @@ def compare(base: Path, file: Path, *, most: float = 1e-4) -> None:
     assert compared
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", [kind for kind in mixtures.KINDS if kind not in NOT_EXPORTED])
 def test_experts_of_the_file_give_what_those_of_the_class_do(tmp_path: Path, kind: str) -> None:
     base, _ = written(tmp_path, kind)

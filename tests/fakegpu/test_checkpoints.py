@@ -22,7 +22,7 @@ def saved(content: Any) -> bytes:
     return stream.getvalue()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.fakegpu(real=True)
 def test_a_copy_of_a_gpus_tensors_is_page_locked_and_holds_their_bits() -> None:
     flat = torch.randn(1000, device="cuda")
@@ -40,7 +40,7 @@ def test_a_copy_of_a_gpus_tensors_is_page_locked_and_holds_their_bits() -> None:
     assert [buffer.data_ptr() for buffer in snapshot.buffers] == places
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_gpus_run_saved_at_every_step_is_the_one_saved_at_its_end(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:

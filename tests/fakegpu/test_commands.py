@@ -12,7 +12,7 @@ from fakegpu.commands import Gpus, run, training
 STEPS = ("train.max_steps=8", "checkpoints.every=2")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("level", ["quick", "compute", pytest.param("bench", marks=pytest.mark.full)])
 def test_env_check_finds_a_healthy_gpu_healthy(tmp_path: Path, level: str) -> None:
     """Its shares of published figures are a CPU's, so what `bench` finds of speed is not judged here.
@@ -38,7 +38,7 @@ def test_a_slice_of_a_gpu_trains(tmp_path: Path, llama: Path, rows: Path) -> Non
     assert "10 GiB" in ended.why("device")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_training_that_was_terminated_goes_on_to_the_same_bits(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_a_training_that_was_terminated_goes_on_to_the_same_bits(
     assert again.adapter == whole.adapter
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_profile_names_what_the_device_ran(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     given = ("--model", str(llama), "--data", str(rows), "--output", "out", "--set", "train.global_batch=8")
     ended = gpu.run(tmp_path / "run", "profile", *given)
@@ -70,7 +70,7 @@ def test_diagnose_measures_trials_on_the_device(tmp_path: Path, llama: Path, row
     assert "engine-peft" in ended.text
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_monitoring_samples_the_gpu_through_nvml(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     ended = gpu.train(tmp_path / "run", "logging.monitor_seconds=0.1", model=llama, data=rows)
     samples = list(map(json.loads, (ended.output / "monitor.jsonl").read_text().splitlines()))
@@ -78,7 +78,7 @@ def test_monitoring_samples_the_gpu_through_nvml(gpu: Gpus, tmp_path: Path, llam
     assert max(each["card_used_bytes"] for each in samples) > 32 << 20
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_net_check_sums_over_two_gpus(tmp_path: Path) -> None:
     """The node stage would multiply real sizes, which takes a CPU minutes."""
     ended = run(tmp_path / "run", "net-check", "--nproc", "2", "--only", "all-reduce", devices=2)

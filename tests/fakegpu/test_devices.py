@@ -49,13 +49,13 @@ def alone(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows
     return gpu.train(tmp_path_factory.mktemp("alone") / "run", *BATCH, model=llama, data=rows)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_ddp_trains_what_one_device_trains(gpus: Gpus, tmp_path: Path, llama: Path, rows: Path, alone: Ended) -> None:
     ended = gpus.train_on_all(tmp_path / "run", *BATCH, model=llama, data=rows)
     assert ended.losses == pytest.approx(alone.losses, rel=1e-3)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_fsdp_trains_what_one_device_trains(gpus: Gpus, tmp_path: Path, llama: Path, rows: Path, alone: Ended) -> None:
     ended = gpus.train_on_all(tmp_path / "run", *BATCH, "train.parallel=fsdp", model=llama, data=rows)
     assert ended.losses == pytest.approx(alone.losses, rel=2e-2)

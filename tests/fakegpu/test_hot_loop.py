@@ -64,7 +64,7 @@ def plain(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows
     return per_step(gpu, tmp_path_factory.mktemp("plain") / "run", "lora.dropout=0", model=llama, data=rows)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it_has(plain: dict[str, float]) -> None:
     """Loss and gradient norm are read back together, through one copy."""
     assert plain["syncs"] == plain["pageable_copies"] == 1
@@ -72,7 +72,7 @@ def test_an_optimiser_step_waits_for_the_device_once_however_many_micro_steps_it
     assert plain["driver_launches"] > 100, "several micro-steps"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_dropout_costs_a_launch_a_micro_step_and_deterministic_no_more(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain: dict[str, float]
 ) -> None:
@@ -88,7 +88,7 @@ def test_dropout_costs_a_launch_a_micro_step_and_deterministic_no_more(
     assert kernels[2] <= kernels[0] + micro_steps  # with new tensors filled it would be one for each
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("fault", "count"), [(READS, "syncs"), pytest.param(COPIES, "pageable_copies", marks=pytest.mark.full)]
 )
@@ -99,14 +99,14 @@ def test_what_makes_each_micro_step_wait_is_counted(
     assert found[count] >= 5
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_launch_that_mixes_devices_is_refused(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     ended = gpu.run(tmp_path / "run", *training(model=llama, data=rows), code=PLANTED.format(fault=MIXES))
     assert ended.exit_code != 0
     assert "Expected all tensors to be on the same device" in ended.text
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_memory_that_is_read_before_it_is_written_is_not_zero(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
@@ -118,7 +118,7 @@ def test_memory_that_is_read_before_it_is_written_is_not_zero(
     assert gpu.run(tmp_path / "zeros", *training(model=llama, data=rows), code=code).exit_code == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_capture_that_a_device_refuses_falls_back_to_launches(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:

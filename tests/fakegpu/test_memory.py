@@ -52,7 +52,7 @@ def test_a_model_that_does_not_fit_is_refused_before_it_is_loaded(
     assert "base model ..." not in ended.text
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_what_another_process_has_taken_is_not_planned_with(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     full = gpu.run(tmp_path / "full", *training(model=llama, data=rows), taken=79 * GIB - 20 * MIB)
     assert full.exit_code == OUT_OF_MEMORY, full.text[-3000:]
@@ -62,7 +62,7 @@ def test_what_another_process_has_taken_is_not_planned_with(gpu: Gpus, tmp_path:
     assert "of 9.0 GiB" in partly.why("micro_batch")
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_where_nvml_and_the_runtime_differ_the_smaller_memory_counts(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path
 ) -> None:
@@ -80,7 +80,7 @@ def wide(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory) -> Wide:
     return Wide(model=model, data=data, ended=gpu.train(folder / "run", *WIDE, model=model, data=data))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("method", "call"), [("start", 1), ("micro_batches", 2)], ids=["first pass", "later"])
 def test_a_device_that_is_full_halves_the_micro_batch_and_goes_on(
     gpu: Gpus, tmp_path: Path, wide: Wide, method: str, call: int

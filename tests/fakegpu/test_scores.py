@@ -30,7 +30,7 @@ Supervised.likelihood = likelihood
 """
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_training_by_scores_has_the_losses_of_one_by_likelihood(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, engine: str
@@ -42,7 +42,7 @@ def test_a_training_by_scores_has_the_losses_of_one_by_likelihood(
     assert scored.counts["launch_faults"] == scored.counts["capture_faults"] == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_preferences_have_the_losses_of_the_cpu_with_the_prompt_computed_once(
     gpu: Gpus, tmp_path: Path, llama: Path, engine: str

@@ -13,7 +13,7 @@ from loradock.training.backends.fast.kernels.base import Activation
 pytestmark = pytest.mark.fakegpu
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.int64])
 def test_equal_tensors_are_equal(dtype: torch.dtype) -> None:
     """CUDA's own `equal` reads back what its kernels computed, and they compute nothing here."""
@@ -36,7 +36,7 @@ def test_a_kernel_takes_the_row_stride_of_each_of_its_arguments(act: Activation)
         assert torch.equal(one, other)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.fakegpu(memory=64 << 20)
 def test_memory_ends_where_the_device_does() -> None:
     with pytest.raises(torch.OutOfMemoryError):
@@ -44,7 +44,7 @@ def test_memory_ends_where_the_device_does() -> None:
     assert torch.empty(8 << 20, dtype=torch.uint8, device="cuda").is_cuda
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.fakegpu(poison=True)
 def test_fresh_memory_is_no_number() -> None:
     assert torch.empty(1 << 20, device="cuda").isnan().all()

@@ -28,7 +28,7 @@ def plain(gpu: Gpus, tmp_path_factory: pytest.TempPathFactory, llama: Path, rows
     return gpu.train(tmp_path_factory.mktemp("plain") / "run", model=llama, data=rows)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", thinned(FAMILIES, "llama", "gemma2", "phi3"))
 def test_every_family_trains(gpu: Gpus, tmp_path: Path, rows: Path, family: str) -> None:
     """The engine's self-check against PEFT, on this device, is what lets it begin."""
@@ -39,7 +39,7 @@ def test_every_family_trains(gpu: Gpus, tmp_path: Path, rows: Path, family: str)
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama: Path) -> None:
     data = tmp_path / "rows.jsonl"
     row = {"instruction": "a <go> river", "output": "<to> stone <go>"}
@@ -57,7 +57,7 @@ def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama
     assert graphs.counts["launch_faults"] == graphs.counts["capture_faults"] == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", thinned(KINDS, "gemma3", "qwen3_5"))
 def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
     ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
@@ -67,7 +67,7 @@ def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_pat
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", thinned(mixtures.KINDS, "qwen2_moe", "gpt_oss"))
 def test_a_mixture_trains_with_adapters_on_its_experts(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
     model = mixtures.make(tmp_path / "model", kind)
@@ -78,7 +78,7 @@ def test_a_mixture_trains_with_adapters_on_its_experts(gpu: Gpus, tmp_path: Path
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", thinned(FAMILIES, "gemma"))
 def test_every_family_gives_the_same_bits_recomputed(gpu: Gpus, tmp_path: Path, rows: Path, family: str) -> None:
     model = make_model(tmp_path / "model", family)
@@ -91,7 +91,7 @@ def test_every_family_gives_the_same_bits_recomputed(gpu: Gpus, tmp_path: Path, 
         assert other.adapter == whole.adapter
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -110,14 +110,14 @@ def test_what_saves_memory_or_time_changes_no_loss(
     assert ended.adapter == plain.adapter
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_fresh_memory_that_is_not_zero_changes_nothing(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain
 ) -> None:
     assert gpu.train(tmp_path / "run", model=llama, data=rows, poison=True).losses == plain.losses
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_dropout_and_evaluation_train(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path) -> None:
     """A graph that is replayed takes the masks of its own step, as launches do."""
     settings = (
@@ -138,7 +138,7 @@ def test_dropout_and_evaluation_train(gpu: Gpus, tmp_path: Path, llama: Path, ro
     assert replayed.losses == pytest.approx(launched.losses, rel=1e-5)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_trl_engine_gives_the_losses_of_the_fast_one(
     gpu: Gpus, tmp_path: Path, llama: Path, rows: Path, plain
 ) -> None:
@@ -153,7 +153,7 @@ def test_optimisers_of_8_bits_train(gpu: Gpus, tmp_path: Path, llama: Path, rows
     gpu.train(tmp_path / "run", "engine=peft", f"train.optimizer={optimizer}", model=llama, data=rows)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Path, llama: Path, rows: Path) -> None:
     device = {"cc": 75, "name": "Tesla T4", "memory": 15 << 30}
     ended = run(tmp_path / "run", *training(model=llama, data=rows), **device)
@@ -162,7 +162,7 @@ def test_a_gpu_without_bfloat16_trains_in_float16_with_a_loss_scale(tmp_path: Pa
     assert len(ended.losses) == 3
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("passes", ["direct", "cached"])
 def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
     gpu: Gpus, tmp_path: Path, llama: Path, passes: str
@@ -176,7 +176,7 @@ def test_documents_are_embedded_by_bidirectional_kernels_whichever_passes_stay(
     assert len(ended.losses) == 3
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gpus, tmp_path: Path, rows: Path) -> None:
     """Granite 4 without recurrent layers: transformers gives its attention's mask no positions."""
     model = make_hybrid(tmp_path / "model", "granitemoehybrid", layer_types=["full_attention"] * 2)
@@ -186,7 +186,7 @@ def test_documents_that_see_one_another_packed_are_padded_with_a_warning(gpu: Gp
     assert len(ended.losses) == 3
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_rates_and_ranks_of_their_own_are_the_same_on_both_engines(gpu: Gpus, tmp_path: Path, llama: Path, rows: Path):
     settings = ("train.loraplus_lr_ratio=16", "lora.rank_pattern={q_proj: 2}", "train.schedule=wsd")
     fast, peft = (

@@ -23,6 +23,8 @@ from loradock.errors import ConfigError, DataError, InputMissing, LoradockError
 from loradock.facts import DataFacts, Facts
 from loradock.machine import Host, probe
 
+pytestmark = pytest.mark.thin(2)
+
 CASES = Path(__file__).parents[1] / "cases" / "data"
 EXPECTED: dict[str, list[tuple[int | None, str]]] = json.loads((CASES / "expected.json").read_text("utf-8"))
 GOOD = b'{"instruction": "Add 2 and 2.", "output": "4"}\n'

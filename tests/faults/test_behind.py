@@ -158,7 +158,7 @@ def flaws_after(place: Path, start: Start, whole: dict[str, Any]) -> list[str]:
     return wrong + [f"debris: {path.name}" for path in (place / "out" / "checkpoints").glob(".*")]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "where", [pytest.param(where, marks=[] if where in IN_CI else pytest.mark.full) for where in PLACES]
 )
@@ -175,7 +175,7 @@ def test_a_run_killed_while_its_commit_runs_beside_the_steps_ends_with_the_same_
     trial("P2", not wrong and told == [SAVE_EVERY], killed_where=where, steps=steps, made=made, problems=wrong)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("error", "where", "kind"),
     [

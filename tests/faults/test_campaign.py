@@ -34,7 +34,7 @@ def needs_strace(promise: str) -> None:
         strace()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("promises", [("P1", "P2"), ("P1", "P6", "P19")], ids="-".join)
 def test_a_short_campaign_loses_nothing(promises: tuple[str, ...], tmp_path: Path) -> None:
     for promise in promises:

@@ -28,6 +28,8 @@ from loradock.model import adapters, content, source, tokenizer
 from loradock.training.run_dir import fingerprint
 from loradock.training.run_dir import identity as run_identity
 
+pytestmark = pytest.mark.thin(2)
+
 MOVED = "a path: its content is a field"
 JUDGED = "a field where evaluations decide something"
 FREE = {

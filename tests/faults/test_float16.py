@@ -67,7 +67,7 @@ def infinite_at(monkeypatch: pytest.MonkeyPatch) -> set[int]:
     return steps
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_step_whose_gradient_is_infinite_is_left_out_and_halves_the_scale_and_both_are_continued_to_the_same_bits(
     tmp_path: Path, llama: Path, rows: Path, infinite_at: set[int]
 ) -> None:
@@ -85,7 +85,7 @@ def test_a_step_whose_gradient_is_infinite_is_left_out_and_halves_the_scale_and_
     assert all(torch.equal(weights(again, 5)[name], weights(job, 5)[name]) for name in second)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_gradient_that_stays_infinite_ends_the_run_when_the_scale_is_down_to_one(
     tmp_path: Path, llama: Path, rows: Path, infinite_at: set[int]
 ) -> None:

@@ -207,7 +207,7 @@ def cases() -> list[Any]:
     return found
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("fault", "engine"), cases())
 def test_a_value_that_is_not_finite_ends_the_run_before_it_is_stepped_with_or_committed(
     fault: Fault, engine: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch, trial: Trial

@@ -201,7 +201,7 @@ def silent_hub(tmp_path: Path) -> Iterator[str]:
             each.close()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_hub_that_never_answers_ends_with_82(
     tmp_path: Path, rows: Path, silent_hub: str, forking: Forking, trial: Trial
 ) -> None:
@@ -286,7 +286,7 @@ with Watchdog(Limits(setup_seconds=2.0, step_seconds=0, save_seconds=0), heartbe
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("told", "code"), [("told", 0), pytest.param("not-told", 82, marks=pytest.mark.full)])
 def test_a_hub_that_is_slow_is_waited_for_while_bytes_come(
     told: str, code: int, tmp_path: Path, slow_hub: str, llama: Path, trial: Trial

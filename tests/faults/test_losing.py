@@ -68,7 +68,7 @@ def undisturbed(saving: Pair) -> Left:
     return left(saving.folder)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_run_that_saves_at_every_step_trains_what_one_trains_that_does_not(
     tmp_path: Path, begin: Begin, saving: Pair, undisturbed: Left
 ) -> None:
@@ -83,7 +83,7 @@ def test_a_run_that_saves_at_every_step_trains_what_one_trains_that_does_not(
     assert checkpointed(saving.folder, undisturbed.best_step) == undisturbed.adapter != without.adapter
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_a_run_that_is_killed_right_after_a_save_continues_to_the_same_bits(
     tmp_path: Path, begin: Begin, undisturbed: Left
 ) -> None:

@@ -26,7 +26,7 @@ from loradock.training.backends.fast.weights import FrozenWeight
 from loradock.training.events import Event, Shrunk, StepDone
 from loradock.training.loop import Loop
 
-pytestmark = pytest.mark.thin(4)
+pytestmark = pytest.mark.thin(6)
 
 RUN = (
     "train.max_steps=10",

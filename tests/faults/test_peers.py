@@ -121,7 +121,7 @@ def wait_for_end(pair: Pair, rank: int = 0) -> float:
     return time.monotonic() - began
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_process_that_is_stopped_is_named_and_the_same_command_continues_to_the_same_bits(
     tmp_path: Path, start: Start, undisturbed: bytes
 ) -> None:
@@ -159,7 +159,7 @@ def test_a_process_that_is_killed_is_named_at_once_where_the_launcher_says_so(tm
     assert (words / "0.peer").exists(), "the launcher must not take it for the one that failed"
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_the_keeper_of_the_store_is_named_where_it_is_killed(tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, code=SLOW)
     assert pair.reached(2), pair.text()
@@ -169,7 +169,7 @@ def test_the_keeper_of_the_store_is_named_where_it_is_killed(tmp_path: Path, sta
     assert re.search(r"error: another rank .*: rank 0 on \S+; silent for", pair.ranks[1].text())
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_process_that_is_late_is_named_by_all_and_by_itself_with_its_stacks(tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, code=LATE)
     assert pair.finish(seconds=ENDS_SECONDS) == [Hung.exit_code] * 2, pair.text()
@@ -179,7 +179,7 @@ def test_a_process_that_is_late_is_named_by_all_and_by_itself_with_its_stacks(tm
     assert "in make_step\n" not in pair.ranks[0].text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_an_error_of_one_process_is_the_end_of_all_with_its_exit_code(tmp_path: Path, start: Start) -> None:
     pair = start(tmp_path, code=DIVERGES)
     assert pair.finish(seconds=ENDS_SECONDS) == [Diverged.exit_code] * 2, pair.text()
@@ -197,7 +197,7 @@ def test_data_that_rank_0_refuses_end_all_with_65_and_gloo_talks_where_it_is_ask
     assert pair.text().count("[Gloo] Rank ") == lines_of_gloo
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_process_whose_data_worker_a_signal_ended_too_saves_nothing_alone(
     tmp_path: Path, start: Start, undisturbed: bytes
 ) -> None:
@@ -219,7 +219,7 @@ def test_a_process_whose_data_worker_a_signal_ended_too_saves_nothing_alone(
     assert adapter(tmp_path) == undisturbed
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_each_process_may_have_a_cache_of_its_own(tmp_path: Path, start: Start, undisturbed: bytes) -> None:
     pair = start(tmp_path, code="import os; os.environ['LORADOCK_CACHE'] += os.environ['RANK']")
     assert pair.finish() == [0, 0], pair.text()
@@ -227,7 +227,7 @@ def test_each_process_may_have_a_cache_of_its_own(tmp_path: Path, start: Start, 
     assert all(list((tmp_path / f"cache{rank}").glob("*")) for rank in range(2))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_signal_to_one_process_stops_all_at_the_same_step(tmp_path: Path, start: Start, undisturbed: bytes) -> None:
     pair = start(tmp_path, code=SLOW)
     assert pair.reached(SAVE_EVERY + 1), pair.text()
@@ -278,7 +278,7 @@ def test_a_signal_is_heard_by_one_that_waits_for_the_others_to_come(
     assert pair.finish(seconds=ENDS_SECONDS) == [Interrupted.exit_code] * 2, pair.text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("engine", "code"), [("fast", SLOWER), pytest.param("peft", SLOWER_PEFT, marks=pytest.mark.full)]
 )
@@ -294,7 +294,7 @@ def test_a_slow_process_is_named_and_the_run_goes_on(engine: str, code: str, tmp
     assert f"alert: rank 1 on {host} takes" in pair.text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("fault", ["cut cable", pytest.param("host killed", marks=pytest.mark.full)])
 def test_on_two_hosts_the_one_that_is_lost_is_named_and_the_run_continues_to_the_same_bits(
     fault: str, tmp_path: Path, start: Start, undisturbed: bytes

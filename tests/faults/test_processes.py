@@ -85,7 +85,7 @@ def reference(whole: Path, start: Start, engine: str) -> bytes:
     return adapter(folder)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 def test_two_processes_train_what_one_does(engine: str, tmp_path: Path, start: Start) -> None:
     """But for the order of additions, and for dropout, of which each process draws its own.
@@ -117,7 +117,7 @@ def test_a_process_without_a_share_of_the_first_step_checks_itself_on_rows_all_t
     assert max(found.leak, found.exact.loss, found.exact.gradient) < 1e-4
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_signal_to_both_commits_once_with_both_random_states_and_the_same_command_continues_to_the_same_bits(
     engine: str, tmp_path: Path, whole: Path, start: Start
@@ -161,7 +161,7 @@ def test_the_same_under_torchrun_whose_own_exit_code_says_less_than_the_status(
     assert adapter(tmp_path) == reference(whole, start, engine)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 def test_when_one_of_two_is_killed_the_other_ends_and_the_same_command_continues(
     engine: str, tmp_path: Path, whole: Path, start: Start

@@ -16,6 +16,8 @@ from loradock.config.schema import RunConfig
 from loradock.config.strict_yaml import parse_document
 from loradock.errors import LoradockError
 
+pytestmark = pytest.mark.thin(2)
+
 INJECTIONS = (
     "x\nprivileged: true", "x\r\nengine: peft", "x\u2028train: {seed: 9}", "x\x85seed: 9", 'x"\noutput: "/etc',
     "'", '"', "x # no comment", "#", "- item", "? key", ": ", "key: value", "&anchor x", "*alias",

@@ -15,6 +15,8 @@ from faults.conftest import Trial
 from proven import unchecked
 from tiny import make_llama, write_rows
 
+pytestmark = pytest.mark.thin(2)
+
 VARIABLES = (
     "HF_TOKEN", "HUGGING_FACE_HUB_TOKEN", "WANDB_API_KEY", "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN",
     "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "GOOGLE_APPLICATION_CREDENTIALS", "AZURE_CLIENT_SECRET",
@@ -100,7 +102,7 @@ def hits(*folders: Path, screen: str = "") -> list[str]:
     return found
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_no_file_of_a_run_and_no_line_on_the_screen_holds_a_secret(trained: Trained, trial: Trial) -> None:
     names = {path.name for path in places(trained.run)}
     assert {"run.json", "metrics.jsonl", "training_state.pt", "adapter_model.safetensors", "manifest.json"} <= names

@@ -23,6 +23,8 @@ from loradock.training.checkpoint.manifest import open_checkpoint
 from loradock.training.checkpoint.store import Checkpoints
 from loradock.training.saving import Progress
 
+pytestmark = pytest.mark.thin(2)
+
 STEPS, SAVE_EVERY, LATE = 18, 4, 100_000
 SLACK_SECONDS = 10.0
 NOTED = """

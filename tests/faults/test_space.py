@@ -18,6 +18,8 @@ from loradock.errors import DiskFull
 from loradock.files import atomic_io
 from loradock.training.run_dir import disk_space
 
+pytestmark = pytest.mark.thin(2)
+
 MIB = 1 << 20
 ASK = """
 import json, sys

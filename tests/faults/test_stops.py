@@ -15,6 +15,8 @@ from proven import unchecked
 
 from loradock.training.checkpoint.store import visible
 
+pytestmark = pytest.mark.thin(2)
+
 RUN = (
     "train.max_steps=6",
     "train.global_batch=8",

@@ -12,6 +12,8 @@ from faults.pairs import MOVE, PORT, SLOW, Pair, adapter, arguments, begun, two_
 
 from loradock.errors import Diverged
 
+pytestmark = pytest.mark.thin(2)
+
 SECRET = "known to the ranks, and not to a stranger"
 SLOWER = SLOW.replace("0.2", "1.0")
 """So slow that a stranger who begins at the second step has spoken before the last."""

@@ -18,6 +18,8 @@ from faults.conftest import Trial
 from loradock.distributed import watchdog
 from loradock.distributed.watchdog import Limits, Watchdog
 
+pytestmark = pytest.mark.thin(2)
+
 HEALTHCHECK = Path(__file__).parents[2] / "docker" / "healthcheck"
 HANGS = 82
 SLACK_SECONDS = 6.0  # for a machine that others use; what hangs here would for a minute

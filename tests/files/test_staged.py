@@ -21,6 +21,8 @@ from files.writing import NAMES, WAYS, new_file, new_folder, replaced_file, rewr
 from loradock.errors import DiskFull, Locked, NotWritable, UsageError
 from loradock.files import lock, staged
 
+pytestmark = pytest.mark.thin(2)
+
 PROGRAM = Path(__file__).with_name("writing.py")
 REPLACING = ("rewritten_folder", "replaced_file")
 

@@ -27,6 +27,7 @@ def environment() -> dict[str, str]:
 
 
 @pytest.mark.timeout(2700)
+@pytest.mark.thin(2)
 def test_no_mutant_ends_otherwise_than_documented() -> None:
     """A sixth of the kinds; the commit chooses which."""
     kinds = KINDS[turn_of(commit(), PARTS) :: PARTS]
@@ -39,7 +40,7 @@ def test_no_mutant_of_a_whole_campaign_ends_otherwise_than_documented() -> None:
     campaign("--mutants", "5000", "--first", "1000")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_no_command_waits_for_what_is_no_file_or_reads_it_without_an_end() -> None:
     """Those that once did; what needs no training."""
     obstacles = ("--obstacle", "fifo", "--obstacle", "endless device", "--obstacle", "sparse")

@@ -56,7 +56,7 @@ def batch_of(job: Job, *, multiple: int, documents_multiple: int = 1) -> FlatBat
     return batch.to(torch.device("cuda"))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("tokens", TOKENS)  # below 1536 bitsandbytes has a kernel of its own
 @pytest.mark.parametrize("shape", SHAPES)
 def test_cached_weights_give_the_bits_of_bitsandbytes(shape: tuple[int, int], tokens: int) -> None:
@@ -102,7 +102,7 @@ def test_attention_over_documents_is_that_of_each_alone(
         assert all(torch.equal(one, other) for one, other in zip(found, again, strict=True))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_the_engine_computes_what_peft_computes_with_either_kernels(job: Job) -> None:
     model, _ = build(job)
     assert self_check.check(model, job).is_sound
@@ -118,7 +118,7 @@ def test_the_engine_computes_what_peft_computes_with_either_kernels(job: Job) ->
     assert (gradients[0] - gradients[1]).norm() <= 3e-2 * gradients[1].norm()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_captured_micro_step_gives_what_the_ordinary_one_gives(job: Job) -> None:
     model, _ = build(job)
     failures: list[str] = []
@@ -136,7 +136,7 @@ def test_a_captured_micro_step_gives_what_the_ordinary_one_gives(job: Job) -> No
     assert (found - model.adapters.gradient).norm() <= 1e-2 * found.norm()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_after_a_capture_that_fails_dropout_works_and_the_stream_is_the_one_before(job: Job) -> None:
     """Reading a value back is not permitted while a stream is captured."""
     model, _ = build(job)

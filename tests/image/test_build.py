@@ -182,7 +182,7 @@ def test_a_failing_step_shows_its_last_lines_and_the_next_build_works(
     assert run(checkout, scratch, base_image, "--tag", TAG).returncode == 0
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_build_leaving_nothing_and_the_next_one_works(
     built: dict[str, Any], engine: DockerClient, base_image: str, checkout: Path, scratch: Path, number: signal.Signals

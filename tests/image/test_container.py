@@ -148,6 +148,7 @@ def test_the_healthcheck_follows_the_heartbeat(
     container.kill()
 
 
+@pytest.mark.thin(5)
 @pytest.mark.parametrize(
     ("harm", "found"),
     [

@@ -131,6 +131,7 @@ def goes_on(place: Place, args: list[str], *, at: int, whole: bytes) -> None:
     assert place.adapter() == whole
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.full)])
 def test_docker_stop_commits_a_checkpoint_and_the_same_command_goes_on(
     place: Place, whole: bytes, tmp_path: Path, workers: int
@@ -180,6 +181,7 @@ def test_docker_kill_loses_at_most_one_interval_and_not_a_bit(place: Place, whol
     goes_on(place, command(), at=place.newest(), whole=whole)
 
 
+@pytest.mark.thin(3)
 def test_out_of_memory_ends_with_137_and_more_memory_goes_on(place: Place, whole: bytes) -> None:
     """First the limit is too small to begin with; then a volume in memory (/tmp) grows beside the run."""
     container = place.start(*command(), mem_limit=TOO_LITTLE_BYTES, memswap_limit=TOO_LITTLE_BYTES)
@@ -209,6 +211,7 @@ def small(
     volume.remove()
 
 
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     "left_kib", [pytest.param(512, marks=pytest.mark.full), 0]
 )  # less than a checkpoint, and too little to say how it ended

@@ -15,6 +15,8 @@ from image.leaks import CHUNK_BYTES, scan
 if TYPE_CHECKING:
     from docker import DockerClient
 
+pytestmark = pytest.mark.thin(2)
+
 CANARY = f"canary-{uuid.uuid4().hex}"
 USED = 'RUN --mount=type=secret,id=key sh -c "[ -s /run/secrets/key ] && sha256sum /run/secrets/key >/dev/null"'
 TAKE = "RUN --mount=type=secret,id=key"

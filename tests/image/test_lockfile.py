@@ -25,6 +25,8 @@ from loradock.machine.lockfile.verify import Verified
 from loradock.machine.lockfile.verify import verify as verify_environment
 from loradock.machine.marks import SETTLED_NS, TRUSTED_NS
 
+pytestmark = pytest.mark.thin(2)
+
 ROOT = Path(__file__).parents[2]
 LOCK = ROOT / "docker" / "requirements.lock"
 

@@ -24,6 +24,8 @@ from loradock.errors import DiskFull, EnvironmentUnfit
 if TYPE_CHECKING:
     from docker import DockerClient
 
+pytestmark = pytest.mark.thin(2)
+
 ROOT = Path(__file__).parents[2]
 SIZES = ROOT / "docker" / "sizes.json"
 LOCK = (ROOT / "docker" / "requirements.lock").read_text(encoding="utf-8")

@@ -27,6 +27,8 @@ from loradock.use.inference.opener import Opened
 from loradock.use.inference.requests import key_of, sample_of
 from loradock.use.inference.sampling import Sampling
 
+pytestmark = pytest.mark.thin(2)
+
 QUESTION = {"role": "user", "content": "lamp stone"}
 SHAPES: dict[str, dict[str, Any]] = {
     "messages": {"messages": [QUESTION]},
@@ -200,7 +202,7 @@ def test_a_full_disk_ends_with_its_code_and_the_same_command_finishes(
     assert len(lines(output)) == 1
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_killed_again_and_again_the_same_command_ends_with_the_same_bytes(
     trained: Path, tmp_path: Path, forking: Forking, pytestconfig: pytest.Config
 ) -> None:

@@ -16,6 +16,8 @@ from loradock.use.inference.chat import Chat, Pieces
 from loradock.use.inference.opener import Opened
 from loradock.use.inference.sampling import GREEDY
 
+pytestmark = pytest.mark.thin(2)
+
 
 def test_two_turns_have_the_ids_of_the_training_row(opened: Opened) -> None:
     chat = Chat(opened, max_new_tokens=6, sampling=GREEDY)

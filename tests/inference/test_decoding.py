@@ -39,7 +39,7 @@ def alone(opened: Opened, prompt: list[int]) -> list[int]:
     return ids[:-1] if ids[-1] in opened.prompts.stop_ids else ids
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("batch_tokens", [1, 100, 10_000])
 def test_a_batch_gives_what_generate_gives_each_prompt_alone(
     opened: Opened, prompts: list[list[int]], batch_tokens: int

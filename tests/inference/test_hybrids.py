@@ -32,7 +32,7 @@ def prompts(opened: Opened) -> list[list[int]]:
     return [opened.prompts([Message("user", text)]) for text in TEXTS]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_batch_of_unlike_lengths_gives_what_generate_gives_each_prompt_alone(
     opened: Opened, prompts: list[list[int]]
 ) -> None:
@@ -53,7 +53,7 @@ def test_a_batch_of_unlike_lengths_gives_what_generate_gives_each_prompt_alone(
         assert found.ids == (alone[:-1] if alone[-1] in stops else alone)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_rows_that_end_leave_the_batch_and_take_their_states_with_them(
     opened: Opened, prompts: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -64,7 +64,7 @@ def test_rows_that_end_leave_the_batch_and_take_their_states_with_them(
     assert together == greedy(opened, prompts, max_new_tokens=LONGEST, batch_tokens=1)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_candidates_of_unlike_lengths_have_the_probabilities_that_they_have_alone(
     opened: Opened, prompts: list[list[int]]
 ) -> None:

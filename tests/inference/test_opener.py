@@ -17,6 +17,8 @@ from loradock.errors import InputMissing, LoradockError, ModelError, NoCheckpoin
 from loradock.training.lineage import Lineage
 from loradock.use.inference.opener import find, open_model
 
+pytestmark = pytest.mark.thin(2)
+
 IDS = torch.tensor([[5, 9, 11, 30]])
 
 

@@ -42,7 +42,7 @@ def typed(*arguments: str | Path) -> Any:
     return result
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_row_is_answered_in_a_batch_as_alone_and_by_the_merged_model_too(tmp_path: Path, run: Path) -> None:
     typed("merge", run, tmp_path / "merged", "--dtype", "f32")
     opened, merged = open_model(run), open_model(tmp_path / "merged")
@@ -56,14 +56,14 @@ def test_a_row_is_answered_in_a_batch_as_alone_and_by_the_merged_model_too(tmp_p
             assert not torch.equal(opened.model(IDS).logits, own)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_it_is_evaluated_beside_its_base(tmp_path: Path, run: Path, rows: Path) -> None:
     asked = ("--data", rows, "--metric", "loss", "--limit", "4", "--base", "-o", tmp_path / "out", "--json")
     found = json.loads(typed("evaluate", run, *asked).stdout)
     assert "loss" in json.dumps(found)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("run", ONE_KIND, indirect=True)
 def test_the_program_in_the_card_loads_the_adapter_by_the_published_class(run: Path) -> None:
     card = (run / "adapter" / "README.md").read_text(encoding="utf-8")
@@ -77,7 +77,7 @@ def test_the_program_in_the_card_loads_the_adapter_by_the_published_class(run: P
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("tower", [0.0, 0.05])
 @pytest.mark.parametrize("kind", KINDS)
 def test_lora_on_a_tower_changes_no_answer_and_is_told(tmp_path: Path, rows: Path, kind: str, tower: float) -> None:

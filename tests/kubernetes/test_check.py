@@ -12,6 +12,8 @@ from kubernetes.goods import DIGEST, GOOD, GOODS
 
 from loradock.delivery.kubernetes.check import GROUPS, RULES, problems, reference
 
+pytestmark = pytest.mark.thin(3)
+
 CASES = cases()
 
 

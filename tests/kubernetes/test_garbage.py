@@ -13,6 +13,8 @@ from loradock.delivery.kubernetes.check import LONGEST, judge, problems
 from loradock.delivery.kubernetes.check.reading import objects, read
 from loradock.errors import Problem
 
+pytestmark = pytest.mark.thin(3)
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{new}: &{new} [{', '.join([f'*{old}'] * 9)}]\n" for old, new in zip("abcdef", "bcdefg", strict=True)
 )

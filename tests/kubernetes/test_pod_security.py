@@ -16,6 +16,8 @@ from kubernetes.goods import IMAGE, POD
 from loradock.delivery.kubernetes.check import GROUPS, judge, problems
 from loradock.delivery.kubernetes.check.reading import objects
 
+pytestmark = pytest.mark.thin(2)
+
 LISTS = ("containers", "initContainers", "ephemeralContainers")
 RESTRICTED_SECURITY = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
 LIMITS = {"limits": {"memory": "1Gi", "ephemeral-storage": "1Gi"}}

@@ -21,6 +21,8 @@ from whole_runs import train
 from loradock.cli import cli
 from loradock.errors import LoradockError
 
+pytestmark = pytest.mark.thin(2)
+
 KILLS = 20
 
 
@@ -99,7 +101,7 @@ def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, run: Pa
     assert written <= found["disk_bytes"] <= written + (40 << 20)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_20_kills_leave_no_half_model_and_the_same_command_finishes(
     tmp_path: Path, llama: Path, forking: Forking
 ) -> None:
@@ -140,7 +142,7 @@ atexit.register(lambda: Path("peak").write_text(str(peak() - before)))
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_memory_is_bounded_by_the_largest_target_and_not_by_the_model(tmp_path: Path, forking: Forking) -> None:
     shape = {"hidden_size": 512, "intermediate_size": 16384, "num_hidden_layers": 8, "max_position_embeddings": 64}
     base = make_llama(tmp_path / "base", **shape)

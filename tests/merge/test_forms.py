@@ -89,7 +89,7 @@ def hold(adapter: Path, kind: str, base: Path, output: Path, *, is_resized: bool
             torch.testing.assert_close(way(adapter, output), wanted, atol=TOLERANCE, rtol=0, msg=f"{adapter} {way}")
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("is_resized", [False, True], ids=["", "resized"])
 @pytest.mark.parametrize("base", ["tied", "untied"])
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if not kind.startswith("bias")])

@@ -25,6 +25,8 @@ from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.merge import merge
 from loradock.use.merge.run import run
 
+pytestmark = pytest.mark.thin(2)
+
 WEIGHTS = "adapter_model.safetensors"
 
 
@@ -195,7 +197,7 @@ print(json.dumps([code, sorted(path.name for path in Path("/mnt").iterdir())]))
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kib", [8, *(pytest.param(kib, marks=pytest.mark.full) for kib in (100, 400))])
 def test_a_disk_that_fills_up_meanwhile_leaves_nothing(adapter: Path, kib: int) -> None:
     mount = f"mount -t tmpfs -o size={kib}k none /mnt"
@@ -213,7 +215,7 @@ def test_an_adapter_that_changes_nothing_after_rounding_is_counted(tmp_path: Pat
     assert not merged(faint, tmp_path / "whole").faint
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.usefixtures("forked_proof")
 @pytest.mark.parametrize("init", ["pissa", pytest.param("olora", marks=pytest.mark.full)])
 def test_a_run_that_changed_its_base_is_merged_onto_the_published_one(

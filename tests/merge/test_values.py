@@ -35,7 +35,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_llama(tmp_path_factory.mktemp("base"))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("hidden", [64, 80])
 @pytest.mark.parametrize("double_quant", [True, False])
@@ -82,7 +82,7 @@ KINDS: dict[str, dict[str, Any]] = {
 UNTIED = ("head", "embedding", "lora-on-head", "lora-on-embedding")
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_merged_model_answers_as_base_and_adapter_do(
@@ -104,7 +104,7 @@ def test_a_merged_model_answers_as_base_and_adapter_do(
     assert json.loads((tmp_path / "half" / "config.json").read_text())["dtype"] == "bfloat16"
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 # PEFT looks for experts in every Qwen3-Next, and this one has none.
 @pytest.mark.filterwarnings(
     "ignore:target_parameters=:RuntimeWarning", "ignore:The following .*_pattern keys:RuntimeWarning"
@@ -180,7 +180,7 @@ def test_tokens_that_were_added_enlarge_the_vocabulary(tmp_path: Path, base: Pat
     assert float(kl(wanted, log_probabilities(found, len(words))).mean()) <= IN_FLOAT32
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kind", ["qwen3_moe", "gpt_oss", "llama4_text"])
 def test_experts_are_those_of_training_with_what_their_adapter_adds(tmp_path: Path, kind: str) -> None:
     """Of Qwen each expert is three tensors in the files, of gpt-oss all are one, which is transposed."""

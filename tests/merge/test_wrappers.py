@@ -80,7 +80,7 @@ def of(model: Any) -> torch.Tensor:
         return model.eval()(IDS).logits.log_softmax(dim=-1)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("kind", "quantization"),
     [(kind, "none") for kind in KINDS]
@@ -106,7 +106,7 @@ def test_the_published_class_answers_as_base_and_adapter_do(
     assert config == own
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_towers_are_the_bases_to_the_byte_and_every_file_is_there(tmp_path: Path, bases: Path, kind: str) -> None:
     """Of a base in many files, too."""
@@ -158,7 +158,7 @@ def test_the_template_in_the_processors_file_is_kept_where_it_was_trained_and_gi
     assert AutoTokenizer.from_pretrained(tmp_path / "other").chat_template == "{{ messages[0].content }}"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("lora", [{"target_modules": rf"{LANGUAGE}|lm_head"}, {"modules_to_save": ["lm_head"]}])
 def test_a_head_that_was_trained_apart_from_the_embedding_unties_the_language_model(
     tmp_path: Path, bases: Path, lora: dict[str, Any]
@@ -168,7 +168,7 @@ def test_a_head_that_was_trained_apart_from_the_embedding_unties_the_language_mo
     assert float(kl(of(saved), of(published(tmp_path / "out", "gemma3"))).mean()) <= IN_FLOAT32
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("lost", ["vision_tower.head.probe", "multi_modal_projector.mm_soft_emb_norm.weight"])
 def test_a_tensor_of_a_tower_that_a_merge_loses_is_missed(
     tmp_path: Path, bases: Path, monkeypatch: pytest.MonkeyPatch, lost: str
@@ -185,7 +185,7 @@ def test_a_tensor_of_a_tower_that_a_merge_loses_is_missed(
     assert [path.name for path in tmp_path.iterdir()] == ["adapter"]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_lora_on_a_tower_that_was_never_trained_is_passed_over(tmp_path: Path, bases: Path, kind: str) -> None:
     saved = make_adapter(
@@ -200,7 +200,7 @@ def test_lora_on_a_tower_that_was_never_trained_is_passed_over(tmp_path: Path, b
     assert all(torch.equal(found[name], own[name].float()) for name in beside)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", ONE_KIND)
 def test_a_tower_that_was_trained_is_refused_and_the_hint_merges_it(tmp_path: Path, bases: Path, kind: str) -> None:
     saved = make_adapter(

@@ -74,7 +74,7 @@ def test_settings_of_megabytes_are_refused_unread(adapter: Path) -> None:
         check(adapter)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("setting", PATTERNS)
 def test_a_pattern_that_does_not_end_is_given_up_and_told(adapter: Path, setting: str) -> None:
     edit(adapter, **PATTERNS[setting])

@@ -19,6 +19,8 @@ from loradock.files import atomic_io
 from loradock.model import adapters, export, source
 from loradock.training.checkpoint import state
 
+pytestmark = pytest.mark.thin(2)
+
 RUN = ("train.max_steps=8", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2")
 
 
@@ -29,7 +31,7 @@ def plain_logits(base: Path, adapter: Path) -> torch.Tensor:
         return model(input_ids=torch.arange(5, 25)[None]).logits
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("init", ["pissa", "olora"])
 def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     init: str, tmp_path: Path, llama: Path, rows: Path
@@ -49,7 +51,7 @@ def test_initialisations_that_change_the_base_come_out_as_plain_lora(
     assert not torch.allclose(plain_logits(llama, result.adapter), untouched, atol=1e-3)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -97,7 +99,7 @@ def test_a_module_that_is_saved_whole_really_learns(tmp_path: Path, llama: Path,
     assert all(not torch.equal(head.float(), before) for head in heads)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("tied", [True, False], ids=["tied", "untied"])
 @pytest.mark.parametrize(
     "settings",

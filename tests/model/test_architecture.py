@@ -20,6 +20,8 @@ from loradock.errors import ModelError
 from loradock.model import adapters, architecture, names, published, shape, source, whole
 from loradock.model.load import load_whole
 
+pytestmark = pytest.mark.thin(2)
+
 IDS = torch.arange(3, 43).view(2, 20)
 
 

@@ -89,7 +89,7 @@ library.impl("dequantize_4bit", by_rows, "CPU", with_keyset=True, allow_override
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("width", "fault", "environment"),
     [(160, A_BLOCK_BEGINS_WITH_EACH_ROW, {}), (64, "", damaged("nf4_table"))],

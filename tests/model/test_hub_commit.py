@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.thin(2)
+
 COMMITS = {"/api/models/owner/base": "a1" * 20, "/api/datasets/owner/rows": "b2" * 20}
 SWITCHES = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE", "HF_DATASETS_OFFLINE", "HF_HUB_CACHE", "HF_TOKEN")
 
@@ -82,7 +84,7 @@ def test_a_name_that_the_hub_does_not_know_is_told_as_that(hub: str, tmp_path: P
     assert "./owner/bse for the path of a directory" in done.stderr
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("is_cached", [False, True], ids=["nothing fetched", "fetched before"])
 @pytest.mark.parametrize(
     ("variables", "code", "why"),

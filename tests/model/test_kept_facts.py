@@ -57,7 +57,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[RunConfig]:
     return seen
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("settings", RUNS)
 def test_what_was_kept_is_what_is_computed(base: Path, computed: list[RunConfig], settings: dict[str, Any]) -> None:
     config = run_of(base, settings)
@@ -67,7 +67,7 @@ def test_what_was_kept_is_what_is_computed(base: Path, computed: list[RunConfig]
     assert described.directory == base
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", ["qwen3_moe", "gemma3_text", "qwen3_next"])
 def test_facts_of_mixtures_and_of_recurrent_layers_are_kept_whole(
     base: Path, computed: list[RunConfig], family: str, tmp_path: Path
@@ -89,7 +89,7 @@ CHANGES: dict[str, Callable[[Path], object]] = {
 }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("change", CHANGES)
 def test_a_changed_base_is_computed_again(base: Path, computed: list[RunConfig], change: str) -> None:
     config = run_of(base, {})
@@ -114,7 +114,7 @@ def test_a_base_that_is_changed_while_it_is_looked_at_is_not_kept(base: Path, mo
     assert (stale.context_length == 64, current.context_length) == (False, 64)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("settings", RUNS[1:])
 def test_other_settings_are_computed(base: Path, computed: list[RunConfig], settings: dict[str, Any]) -> None:
     kept_facts.inspect(run_of(base, {}))
@@ -150,7 +150,7 @@ def test_facts_depend_on_no_section_that_the_key_leaves_out(base: Path, settings
     assert observed.read <= kept_facts.SECTIONS | {"objective_spec"}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     "damage",
     [

@@ -35,7 +35,7 @@ def made(directory: Path, family: str, **settings: Any) -> Path:
     return directory
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_linear_layers_of_falcons_own_class_are_quantised_and_trained(tmp_path: Path, rows: Path) -> None:
     falcon = made(tmp_path / "falcon", "falcon", bias=False)
     result = train(tmp_path / "run", *RUN, model=falcon, data=rows)
@@ -43,7 +43,7 @@ def test_linear_layers_of_falcons_own_class_are_quantised_and_trained(tmp_path: 
     assert losses(result)[-1] < losses(result)[0]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_mamba_that_takes_weights_itself_is_refused_with_settings_that_train_it(tmp_path: Path, rows: Path) -> None:
     mamba = made(tmp_path / "mamba", "mamba", state_size=8, expand=2, time_step_rank=4)
     with pytest.raises(ModelError, match="does not call its layers dt_proj, out_proj, x_proj") as refused:
@@ -54,7 +54,7 @@ def test_a_mamba_that_takes_weights_itself_is_refused_with_settings_that_train_i
     assert losses(result)[-1] < losses(result)[0]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_mamba_mixer_beside_attention_gets_adapters_where_they_are_used(tmp_path: Path, rows: Path) -> None:
     """Its fused kernel takes out_proj's weights itself, past an adapter; PEFT refuses to train one."""
     hybrid = made(tmp_path / "hybrid", "falcon_h1", intermediate_size=128, num_key_value_heads=2, **HYBRID)
@@ -68,7 +68,7 @@ def test_a_mamba_mixer_beside_attention_gets_adapters_where_they_are_used(tmp_pa
     train(tmp_path / "again", *RUN, f"lora.targets=[{','.join(REACHED)}]", model=hybrid, data=rows)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_mamba_is_refused_where_its_fused_kernel_would_read_4_bit_numbers(
     tmp_path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -79,7 +79,7 @@ def test_a_mamba_is_refused_where_its_fused_kernel_would_read_4_bit_numbers(
     assert refused.value.hint == f"--set model.quantization=none --set lora.targets=[{','.join(REACHED)}]"
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_routers_are_asked_for_their_loads_where_there_are_any() -> None:
     """Granite 4 and Qwen3-Next name a weight of that loss in config.json, with experts or without."""
     dense = built("qwen3_next")

@@ -34,7 +34,7 @@ def found(config: Any) -> Recurrence | None:
     return recurrence.of(model, config.get_text_config(decoder=True))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_kind_says_how_many_layers_are_recurrent_and_which_kernels_are_missing(kind: str) -> None:
     counted = found(config_of(kind))
@@ -85,7 +85,7 @@ def test_attention_alone_is_not_recurrent_and_a_class_that_keeps_a_state_is(
     assert (counted is not None) == is_recurrent
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kind", ["qwen3_5_text", "kimi_linear", "lfm2", "bamba", "jamba"])
 def test_what_is_counted_is_what_a_layer_keeps_in_memory(kind: str) -> None:
     model = built(kind)

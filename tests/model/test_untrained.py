@@ -15,6 +15,8 @@ from whole_runs import Silent, train
 from loradock.config.sections.model import ModelConfig
 from loradock.model import source, untrained
 
+pytestmark = pytest.mark.thin(2)
+
 SETTINGS = ("train.max_steps=1", "lora.rank=2", "data.max_length=128")
 
 

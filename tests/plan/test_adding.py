@@ -10,7 +10,7 @@ from adding import copied, insert, parts_of, typed
 from proven import unchecked
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_knob_of_the_walk_through_is_in_the_plan_with_its_reason_and_in_the_record(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:

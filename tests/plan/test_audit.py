@@ -22,6 +22,8 @@ from loradock.plan.audit.totals import key_of
 from loradock.plan.changed import changed, changed_config
 from loradock.plan.planner import context_of
 
+pytestmark = pytest.mark.thin(2)
+
 SEED: dict[str, Any] = {
     "train": {"global_batch": 8, "micro_batch": 4, "checkpointing": True},
     "data": {"max_length": 1024},

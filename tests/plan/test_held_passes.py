@@ -20,6 +20,8 @@ from loradock.plan import planner
 from loradock.plan.audit import audit
 from loradock.plan.plan import Plan
 
+pytestmark = pytest.mark.thin(2)
+
 COUNTS = ("train_rows", "samples_per_epoch", "tokens", "epoch_tokens")
 """Of the data: what a third of the documents has a third of."""
 

@@ -88,7 +88,7 @@ def stored(value: Any) -> set[torch.UntypedStorage]:
 WIDE = {"num_experts_per_tok": 3, "moe_intermediate_size": 192}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "glm4_moe", "granitemoeshared"])
 @pytest.mark.parametrize("targets", ["all-linear", "[all-linear,experts]"])
 def test_what_the_fast_engine_keeps_of_its_layers_is_what_its_plan_counts(

@@ -42,7 +42,7 @@ def random_question(seed: int) -> tuple[RunConfig, Facts, ModelFacts, DataFacts]
     return asked, facts, draw.choice(list(models().values())), rows
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_any_question_gets_a_plan_that_fits_or_is_refused_for_memory() -> None:
     made = refused = 0
     for seed in range(QUESTIONS):

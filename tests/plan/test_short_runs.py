@@ -13,7 +13,7 @@ def audited(*, gpu: str | None, rows: int, **asked: dict[str, object]) -> Audit:
     return audit(config(**asked), machine(gpu), models()["tinyllama-1.1b"], data(rows=rows, held_out=rows // 8))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("gpu", ["a10", "h200", "rtx-2080-ti"])
 @pytest.mark.parametrize(
     "asked", [{}, {"lora": {"rank": 64}}, {"checkpoints": {"every": 1}, "evaluation": {"every": 1}}]

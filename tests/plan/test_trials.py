@@ -22,6 +22,8 @@ from loradock.plan.row_cut import estimated, lost_shares
 from loradock.plan.trial import Trial
 from loradock.plan.trials import proposed
 
+pytestmark = pytest.mark.thin(2)
+
 SECTIONS = {"model", "data", "lora", "train", "evaluation", "checkpoints", "logging"}
 
 

@@ -68,7 +68,7 @@ VERBS = {
 }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("verb", VERBS)
 def test_no_verb_imports_a_module_from_the_working_directory(
     verb: str, planted: tuple[Path, Path], llama: Path, rows: Path, forking: Forking, tmp_path: Path

@@ -56,7 +56,7 @@ def settings_of(folder: Path, name: str = "tokenizer_config.json") -> dict[str, 
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in QUICK else pytest.mark.full) for n in NAMES])
 def test_adapter_and_merged_model_have_the_tokenizer_files_of_the_base(tmp_path: Path, real: Real, name: str) -> None:
     source = real(name)

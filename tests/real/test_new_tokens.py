@@ -25,7 +25,7 @@ TEXTS = (
 )
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("name", ["qwen3", "llama3.1", "gemma3", "mistral-v3"])
 def test_each_is_one_id_in_rows_and_in_the_files_that_are_written(name: str, real: Real, tmp_path: Path) -> None:
     folder = real(name)

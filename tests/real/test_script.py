@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from real.conftest import SCRIPT, UNREACHABLE, Real
 
+pytestmark = pytest.mark.thin(2)
+
 NAME = "mistral-v3"
 WHEEL = "mistral_common-1.13.1-py3-none-any.whl"
 # Neither a registry nor a cache: what pip, uv and npm then can take is what lies in a folder that is named.

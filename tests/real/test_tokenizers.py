@@ -144,7 +144,7 @@ def normalised(tokenizer: PreTrainedTokenizerFast, text: str) -> str:
     return unicodedata.normalize("NFC", text) if is_composing else text
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_masks_equal_the_oracle_over_generated_conversations(opened: Opened, loss: Loss) -> None:
     tokenizer = opened.tokenizer
@@ -177,7 +177,7 @@ GPT_OSS = files("trl").joinpath("chat_templates/gptoss.jinja").read_text(encodin
 GPT_OSS_ENDS = ("<|end|>", "<|return|>")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("content", CONTENTS)
 def test_all_that_inference_would_generate_is_learned(opened: Opened, content: str) -> None:
     """Against each prompt as inference renders it; gpt-oss, whose package has no chat template, that of trl."""
@@ -207,7 +207,7 @@ def test_all_that_inference_would_generate_is_learned(opened: Opened, content: s
     assert (chunk.ids.tolist(), chunk.supervised.tolist()) == learned_tokens(tokenizer, text, learned)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_special_tokens_in_contents_are_text_that_reads_as_it_was_written(opened: Opened) -> None:
     tokenizer, end = opened.tokenizer, opened.family.end
     special = sorted(str(token) for token in tokenizer.added_tokens_decoder.values() if token.special)[:20]
@@ -240,7 +240,7 @@ def test_raw_text_has_the_tokenizers_bos_once_and_a_learned_eos(opened: Opened) 
         assert len(read) > len(completion) / 2
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_text_that_the_template_wrote_is_the_conversation_and_has_one_end_whatever_stands_behind_it(
     opened: Opened,
 ) -> None:

@@ -74,7 +74,7 @@ def test_an_argument_of_the_template_is_part_of_what_was_prepared(real: Real) ->
     assert {*other.identity} - {*task.identity} == {"template_arguments"}
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("name", ["llama3.1", "smollm2"])
 def test_a_template_without_tools_is_refused_by_name_and_prepared_as_text(real: Real, name: str) -> None:
     tokenizer = AutoTokenizer.from_pretrained(real(name))

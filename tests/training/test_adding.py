@@ -46,7 +46,7 @@ def trained(
     }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_optimiser_schedule_and_storage_of_the_walk_throughs_are_asked_for_on_the_command_line_and_train(
     tmp_path: Path, llama: Path, rows: Path
 ) -> None:
@@ -114,7 +114,7 @@ class Warmer(Embedding):
 """
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -154,7 +154,7 @@ def test_objectives_of_scored_documents_and_of_pairs_are_two_faces_and_a_line(
     assert "objective warmer learns nothing of it" in refused.stderr
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_objective_of_the_walk_through_trains_two_steps(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -173,7 +173,7 @@ def test_the_objective_of_the_walk_through_trains_two_steps(
     assert "reweighted" in refused.stderr
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_family_of_the_walk_through_is_served_by_the_fast_engine_which_checks_it(
     tmp_path: Path, rows: Path, forking: Forking
 ) -> None:

@@ -51,7 +51,7 @@ def chosen(job: Job) -> list[list[int]]:
     return counts.tolist()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("how", ["padded", "packed", "recomputed", "fast", "fast and recomputed"])
 def test_each_token_is_counted_once_with_its_experts(how: str, mixture: Path, rows: Path, tmp_path: Path) -> None:
     settings = (

@@ -31,7 +31,7 @@ def hybrid(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return make_hybrid(tmp_path_factory.mktemp(request.param) / request.param, request.param)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_it_is_trained_and_a_resume_and_a_recomputation_give_the_same_bits(
     hybrid: Path, rows: Path, tmp_path: Path
 ) -> None:
@@ -54,7 +54,7 @@ def test_it_is_trained_and_a_resume_and_a_recomputation_give_the_same_bits(
         assert adapter_bytes(other) == adapter_bytes(whole)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_padded_rows_have_the_gradients_that_they_have_alone(hybrid: Path, rows: Path, tmp_path: Path) -> None:
     found = []
     for size in (8, 1):
@@ -70,7 +70,7 @@ def test_padded_rows_have_the_gradients_that_they_have_alone(hybrid: Path, rows:
     assert_close(found[0][1], found[1][1], relative=1e-3, absolute=1e-5)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_packing_that_was_asked_for_is_refused_with_a_setting_that_trains(tmp_path: Path, rows: Path) -> None:
     model = make_hybrid(tmp_path / "jamba", "jamba")
     with pytest.raises(ConfigError, match=r"train\.packing cannot be used with JambaForCausalLM: its recurrent") as no:

@@ -176,7 +176,7 @@ class Chooses(Supervised):
 '''
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_two_answers_of_a_prompt_are_a_kind_of_samples_that_trains_and_continues(tmp_path: Path, llama: Path) -> None:
     package = copied(tmp_path)
     (package / "data" / "formats" / "choices.py").write_text(FORMAT, "utf-8")

@@ -27,7 +27,7 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.optimizer import FlatAdamW
 from loradock.training.run import Result
 
-pytestmark = pytest.mark.thin(3)
+pytestmark = pytest.mark.thin(4)
 
 RUN = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "data.max_length=64", "train.workers=0")
 CADENCE = ("checkpoints.every=2", "train.weight_decay=0.1", "train.learning_rate=1e-3")

@@ -57,7 +57,7 @@ def test_padding_of_every_process_is_counted() -> None:
     assert shares(counted(Slots(slots=500)), counted(Slots(slots=100))) == [0.5, 0.5]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 def test_no_step_is_without_a_metric_line_where_a_signal_drops_the_one_after_it(
     llama: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -117,7 +117,7 @@ def assert_equal_to_twin(engine: str, kind: str, mixture: Mixture, rows: Path, p
     assert_close(found, {name: gradient.float() for name, gradient in gradients(twin).items()})
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(
     ("engine", "kind"), [*(("peft", kind) for kind in mixtures.KINDS), *(("fast", kind) for kind in mixtures.FAST)]
 )
@@ -153,7 +153,7 @@ def loads(run: Any) -> list[tuple[float, ...]]:
     return [tuple(line[name] for name in names) for line in run.metrics]
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(
     ("kind", "engine"),
     [("glm4_moe", "fast"), ("qwen2_moe", "fast"), ("gpt_oss", "fast"), ("granitemoe", "fast"), ("llama4_text", "fast")],

@@ -112,7 +112,7 @@ def test_loss_and_gradients_are_those_of_the_dequantised_weights_in_float64(
     assert_close(computed, {name: gradient.float() for name, gradient in gradients(twin).items()})
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.usefixtures("forked_proof")
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 def test_a_run_says_what_was_added_and_is_merged_onto_what_it_was_trained_on(

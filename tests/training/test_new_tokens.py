@@ -92,7 +92,7 @@ def logits(model: Any, ids: list[int]) -> torch.Tensor:
         return model(torch.tensor([ids])).logits.float()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_reads_each_as_one_token_and_trains_its_rows_alone(trained: Trained) -> None:
     result = trained.result
     decided = {each["name"]: each for each in result.record["plan"]["decisions"]}
@@ -128,7 +128,7 @@ def config_of(directory: Path, *settings: str) -> RunConfig:
     return load(None, overrides=settings, shortcuts={"--model": str(directory)}, needs_inputs=False).config
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_plain_peft_reads_what_is_saved_and_a_merge_answers_the_same(trained: Trained, tmp_path: Path) -> None:
     adapter = trained.result.adapter
     ids = [5, 9, *ids_of(adapter), 7]
@@ -155,7 +155,7 @@ def test_plain_peft_reads_what_is_saved_and_a_merge_answers_the_same(trained: Tr
     assert torch.allclose(logits(again.model, ids), expected, atol=1e-4)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_continues_to_the_bit_and_not_with_other_tokens(trained: Trained, go: Path, tmp_path: Path) -> None:
     run = Path(shutil.copytree(trained.result.directory, tmp_path / "run"))
     shutil.rmtree(run / "checkpoints" / "checkpoint-4")
@@ -168,7 +168,7 @@ def test_a_run_continues_to_the_bit_and_not_with_other_tokens(trained: Trained, 
     assert adapter_bytes(result) == adapter_bytes(trained.result)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_that_begins_with_such_an_adapter_has_its_tokens(trained: Trained, go: Path, tmp_path: Path) -> None:
     begun = str(trained.result.directory)
     assert continued.keys_of(begun)["tokenizer.add_tokens"] == list(TOKENS)
@@ -176,7 +176,7 @@ def test_a_run_that_begins_with_such_an_adapter_has_its_tokens(trained: Trained,
     assert losses(result)[0] < losses(trained.result)[0] - 0.2
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_adapters_tokens_may_be_stated_again_and_no_others(trained: Trained, go: Path, tmp_path: Path) -> None:
     """A configuration that was written out, as `reproduce` writes it, states them."""
     first = f"lora.adapter={trained.result.adapter}"
@@ -228,7 +228,7 @@ def test_the_first_loss_of_a_preference_is_that_of_equal_models(tmp_path: Path, 
     assert losses(result)[-1] < losses(result)[0]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_engines_train_alike(trained: Trained, go: Path, tmp_path: Path) -> None:
     other = train(tmp_path / "run", *RUN, "engine=peft", model=trained.base, data=go)
     assert losses(other) == pytest.approx(losses(trained.result), rel=1e-5)
@@ -294,7 +294,7 @@ def test_a_token_that_a_byte_level_tokenizer_has_under_another_name_is_refused()
     assert "1 of 2 are in the vocabulary" in str(refused.value)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("is_tied", [False, True])
 @pytest.mark.parametrize("module", ["embed_tokens", "lm_head"])
 def test_a_module_is_trained_whole_or_by_rows(module: str, is_tied: bool, tmp_path: Path) -> None:

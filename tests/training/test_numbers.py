@@ -24,6 +24,8 @@ from loradock.training.job import Job
 from loradock.training.loop import Loop
 from loradock.training.passes import MicroStep
 
+pytestmark = pytest.mark.thin(2)
+
 
 def job_of(directory: Path, *settings: str, model: Path, data: Path) -> Job:
     return jobs.job_of(directory, "engine=peft", *settings, model=model, data=data)

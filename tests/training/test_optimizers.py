@@ -16,6 +16,8 @@ from whole_runs import losses, train
 from loradock.errors import NoCheckpoint
 from loradock.training.run import Result
 
+pytestmark = pytest.mark.thin(2)
+
 RUN = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "data.max_length=64", "train.workers=0")
 OTHER = ("train.betas=[0.5,0.9]", "train.eps=1e-3")
 

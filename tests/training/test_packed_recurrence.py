@@ -19,6 +19,8 @@ from loradock.errors import ModelError
 from loradock.model import recurrence
 from loradock.training import packing_check
 
+pytestmark = pytest.mark.thin(2)
+
 LENGTH, VOCABULARY = 24, 200
 TRAINED = 5.0
 CONVOLUTION = {"causal_conv1d_fn": 2}
@@ -107,7 +109,7 @@ def checked(model: Any, dtype: str) -> float:
     return packing_check.check(model, first, second, dtype=dtype, vocabulary=VOCABULARY)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_packed_row_leaks_through_recurrent_layers_and_is_refused(kind: str, dtype: str) -> None:
@@ -121,7 +123,7 @@ def test_recurrent_layers_that_compute_each_document_alone_pass(kind: str, dtype
     assert checked(Separated(kind, dtype).model, dtype) == 0
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_convolution_that_reaches_back_into_the_last_document_is_refused(

@@ -59,7 +59,7 @@ def put_into(phase: str, engine: str, patch: Patch) -> None:
             assert phase == "logging"
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("engine", "phase"),
     [("fast", phase) for phase in (*PHASES, "saving")] + [("peft", phase) for phase in PHASES],

@@ -29,6 +29,8 @@ from loradock.use.inference.opener import find
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
+pytestmark = pytest.mark.thin(2)
+
 RUN = ("train.max_steps=4", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2", "checkpoints.every=2")
 ONE_PASS = ("train.micro_batch=8", "train.packing=false", "train.checkpointing=false", "model.compute_dtype=float32")
 SKIPPED = "model.layers.1.mlp"

@@ -86,7 +86,7 @@ def config_of(model: Path, *settings: str) -> RunConfig:
     return load(None, overrides=settings, shortcuts={"--model": str(model)}, needs_inputs=False).config
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_adapter_is_used_and_merged_with_the_positions_of_training(trained: Trained, tmp_path: Path) -> None:
     adapter = trained.result.adapter
     assert losses(trained.result)[-1] < losses(trained.result)[0]
@@ -109,7 +109,7 @@ def test_the_adapter_is_used_and_merged_with_the_positions_of_training(trained: 
     assert torch.allclose(logits(opener.open_model(merged, device="cpu").model), expected, atol=1e-4)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_both_engines_train_alike_with_it(trained: Trained, tmp_path: Path) -> None:
     decided = {each.name: each for each in trained.view.plans[-1].decisions}
     assert decided["engine"].value == "fast"
@@ -131,7 +131,7 @@ def test_the_run_and_its_model_card_say_what_it_means(trained: Trained) -> None:
     assert torch.allclose(logits(adapted), logits(opened.model), atol=1e-5)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_rows_that_fit_the_base_are_told_to_gain_nothing(tmp_path: Path, base: Path, rows: Path) -> None:
     view = Silent()
     settings = (*RUN, "data.max_length=60", "train.max_steps=1", *SCALING["yarn"])
@@ -154,7 +154,7 @@ def test_too_long_a_row_is_answered_with_the_factor_that_it_takes(base: Path) ->
     assert str(too_long.value.hint).endswith("or --set model.rope_factor=10 to stretch them")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_adapter_is_not_continued_on_other_positions(trained: Trained, tmp_path: Path) -> None:
     begun = f"lora.adapter={trained.result.directory}"
     with pytest.raises(ModelError, match=f"was trained with {trained.kind} x4") as refused:
@@ -207,7 +207,7 @@ def test_a_factor_that_stretches_nothing_is_refused_and_one_alone_has_no_effect(
     assert any("model.rope_factor" in warning and "no effect" in warning for warning in loaded.warnings)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_files_of_both_habits_are_written(tmp_path: Path) -> None:
     scaling = rope_scaling.Scaling(kind="linear", factor=2, window=64)
     old: dict[str, Any] = {"rope_theta": 1e4, "max_position_embeddings": 64}

@@ -16,6 +16,8 @@ from loradock.training import spacing
 from loradock.training.events import Decided, EvalResult
 from loradock.training.spacing import SHARE, Kind, Spacing
 
+pytestmark = pytest.mark.thin(2)
+
 PLANNED = Cadence(log=10, evaluate=100, save=200)
 AUTO = ("evaluation.every=auto", "checkpoints.every=auto")
 

@@ -83,7 +83,7 @@ def assert_equal(one: Any, other: Any) -> None:
     assert not [name for name in ours if not torch.equal(ours[name], theirs[name])]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     "name",
     [
@@ -134,7 +134,7 @@ def test_values_are_those_of_transformers_where_blocks_fit() -> None:
         theirs._dequantize_one(numbers[:255], scales, torch.bfloat16)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(("name", "targets"), [("qwen3", "all-linear"), ("deepseek_v3", "[all-linear,experts]")])
 def test_a_run_is_that_of_the_dense_weights_goes_on_and_is_merged(
     name: str, targets: str, published: Published, rows: Path, tmp_path: Path
@@ -346,7 +346,7 @@ def test_one_tensor_at_a_time_is_dense_while_a_base_becomes_nf4(
     assert most <= 2  # one that is being quantised, and the next
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("block", [[128, 128], [1, 40], [300, 200]])
 def test_experts_in_one_tensor_have_their_own_scales(block: list[int]) -> None:
     matrices = torch.randn(3, 300, 200, generator=torch.Generator().manual_seed(0))

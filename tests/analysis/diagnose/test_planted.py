@@ -85,12 +85,12 @@ def busy_core() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("plant", [each for each in PLANTS if each.name not in SLOW], ids=lambda plant: plant.name)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_planted_bottleneck_is_named(forking: Forking, world: Path, plant: Plant, tmp_path: Path) -> None:
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_nothing_is_found_in_a_healthy_run(forking: Forking, world: Path, tmp_path: Path) -> None:
     content = diagnosed(forking, world, HEALTHY, tmp_path / "out")
     assert named(content) is None, json.dumps(content, indent=1)
@@ -136,7 +136,7 @@ PeftBackend.forward_backward = crash
 """
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_trial_that_crashes_or_finds_no_memory_is_a_result_and_the_others_go_on(
     forking: Forking, world: Path, tmp_path: Path
 ) -> None:

@@ -152,7 +152,7 @@ def test_evaluations_are_waited_for_only_where_they_count() -> None:
     assert set(world.waited[1:]) == {("saving",)}
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_on_a_loud_machine_nothing_is_called_slower_or_faster_for_one_bad_round() -> None:
     names = "efgh"
     words: list[str] = []
@@ -191,7 +191,7 @@ def test_what_is_slower_on_a_loud_machine_is_measured_again_by_the_next_call(tmp
 
 
 @pytest.mark.parametrize("noise", [0.1, pytest.param(0.05, marks=pytest.mark.full)])
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_noise_names_no_cause_in_ninety_nine_of_a_hundred_trials(noise: float) -> None:
     names, diagnoses = "efghijkl", 30
     causes = 0

@@ -32,7 +32,7 @@ def share(**world: float) -> float:
     return sum(each.side == "faster" and each.value >= CAUSE for each in results) / DIAGNOSES
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("noise", [0.005, 0.02, 0.05])
 @pytest.mark.parametrize("outliers", [0.0, 0.1])
 def test_without_a_difference_a_cause_is_named_in_less_than_one_diagnosis_of_a_hundred(

@@ -169,7 +169,7 @@ repeats = [pytest.param(each, id=str(each), marks=[] if each < FEW else pytest.m
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("repeat", repeats)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_planted_bottleneck_is_named(
     name: str,
     repeat: int,
@@ -185,7 +185,7 @@ def test_a_planted_bottleneck_is_named(
 
 
 @pytest.mark.parametrize("repeat", repeats)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_the_seeds_idle_device_is_found_with_its_share(
     repeat: int, models: dict[str, Path], data: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,7 +203,7 @@ def test_the_seeds_idle_device_is_found_with_its_share(
 
 
 @pytest.mark.parametrize("repeat", repeats)
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_healthy_run_has_no_bottleneck(
     repeat: int, models: dict[str, Path], data: dict[str, Path], tmp_path: Path
 ) -> None:

@@ -69,7 +69,7 @@ def test_what_auto_spreads_over_a_run_comes_last_and_what_was_asked_for_stays(
     assert (short.checkpoints.every, short.evaluation.every) == (2, WINDOW.total)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_profile_accounts_for_the_step_and_keeps_its_files(
     engine: str, llama: Path, rows: Path, tmp_path: Path

@@ -18,6 +18,8 @@ from loradock.cli import cli
 from loradock.env_check.redaction import Redactor, redactor
 from loradock.machine import Host
 
+pytestmark = pytest.mark.thin(2)
+
 SECRETS = {
     "HF_TOKEN": "hf_AbCdEf4711AbCdEf4711AbCdEf4711AbCd",
     "WANDB_API_KEY": "4711aaaabbbbccccddddeeeeffff000011112222",

@@ -18,6 +18,8 @@ from loradock.analysis.report.html.charts import charts
 from loradock.analysis.report.html.runs import read
 from loradock.errors import InputMissing
 
+pytestmark = pytest.mark.thin(2)
+
 EVIL = "</script><script>alert(1)</script><img src=x onerror=alert(2)>'\"&"
 FETCHING = {"src", "href", "srcset", "action", "data", "poster", "background", "xlink:href", "formaction"}
 VOID = {"meta", "input", "br", "link", "img"}

@@ -169,7 +169,7 @@ def open_folder() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize("who", ["another copy of the code", "another user"])
 def test_another_installation_and_another_user(who: str, made: Path, open_folder: Path) -> None:
     """In a process of its own: the package lies elsewhere, with byte-code beside it; nobody's user id and umask.

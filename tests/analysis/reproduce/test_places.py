@@ -23,6 +23,8 @@ from loradock.errors import DataError, InputMissing, LoradockError, NotReproduce
 from loradock.machine import hub_access
 from loradock.machine.library_variables import ALLOCATOR
 
+pytestmark = pytest.mark.thin(2)
+
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}{{ eos_token }}\n{% endfor %}"
 ELSEWHERE = ("--model", "base", "--data", "rows.jsonl", "--validation", "held.jsonl", "--template", "own.jinja")
 STEPS = ("train.max_steps=2", "train.global_batch=2", "lora.rank=2", "data.max_length=64", "train.workers=0")

@@ -186,7 +186,7 @@ PLANTED: dict[str, tuple[Change, str, str]] = {
 }
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("planted", PLANTED)
 def test_a_planted_difference_is_named_before_a_step(planted: str, here: Path) -> None:
     change, name, effect = PLANTED[planted]
@@ -304,7 +304,7 @@ def test_a_record_names_no_place_to_write_and_no_hub_to_ask(here: Path, tmp_path
     assert (config.model.name, config.model.revision) == (record["base"]["path"], None)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_is_repeated_in_two_parts_to_the_same_adapter(made: Path, tmp_path: Path) -> None:
     words = (str(made / "run"), "--output", str(tmp_path / "again"), unchecked("a repeat"))
     begun = asked(*words)  # to its first evaluation

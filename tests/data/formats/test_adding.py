@@ -23,7 +23,7 @@ def written(file: Path, *rows: dict[str, object]) -> Path:
     return file
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_format_of_the_walk_through_is_shown_trained_on_and_refuses_bad_rows(tmp_path: Path, llama: Path) -> None:
     module, line = parts_of("A data format, step by step")
     rows = written(tmp_path / "questions.jsonl", *[GOOD] * 8)

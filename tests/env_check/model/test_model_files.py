@@ -7,9 +7,12 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from env_check.conftest import Examine, Faults
 
 from loradock import demo
+
+pytestmark = pytest.mark.thin(3)
 
 BASE = Path(demo.__file__).parent / "base"
 ROWS = BASE.parent / "train.jsonl"

@@ -13,6 +13,8 @@ from env_check.conftest import Examine, Faults
 
 from loradock import demo
 
+pytestmark = pytest.mark.thin(3)
+
 BASE = Path(demo.__file__).parent / "base"
 ROWS = BASE.parent / "train.jsonl"
 QUICK = ("--level", "quick", "--only")
@@ -58,7 +60,7 @@ def test_a_model_in_the_hubs_cache_is_complete_without_the_hub_and_a_branch_is_a
     assert seen.one("revision")["remedy"] == f"loradock train --set model.revision={COMMIT} ..."
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.parametrize(
     ("name", "token", "check", "fault", "exit_code"),
     [

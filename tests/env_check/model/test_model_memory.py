@@ -62,7 +62,7 @@ def told(finding: Finding) -> dict[str, Any]:
     return {**asdict(finding), "check": "model-memory"}
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_70_billion_weights_do_not_fit_into_this_machine_and_no_weight_is_read(
     examined: Examine, tmp_path: Path, faults: Faults
 ) -> None:

@@ -18,6 +18,8 @@ from loradock.cli import cli
 from loradock.delivery.kubernetes.check import problems
 from loradock.delivery.kubernetes.policy import POLICY
 
+pytestmark = pytest.mark.thin(2)
+
 COMMANDS = {
     "pod-demo.yaml": "pod --demo",
     "pod-object-store.yaml": "pod run.yaml --gpu h200 --output-claim runs"

@@ -17,6 +17,8 @@ from kubernetes.kinds.test_command import UNKNOWN, content, render
 from loradock.config.load import load
 from loradock.delivery.kubernetes.refusals import is_open_secret
 
+pytestmark = pytest.mark.thin(2)
+
 HERE = ("--data-claim", "data", "--output-claim", "runs")
 
 

@@ -48,7 +48,7 @@ def assert_same(one: Result, other: Result) -> None:
     assert adapter_bytes(one) == adapter_bytes(other)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_run_that_continues_from_the_middle_has_the_same_bits(
     tmp_path: Path, llama: Path, data: list[Path], engine: str
@@ -67,7 +67,7 @@ def test_a_run_that_continues_from_the_middle_has_the_same_bits(
     ]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_workers_of_the_loader_change_no_bit(tmp_path: Path, llama: Path, data: list[Path]) -> None:
     alone = train(tmp_path / "alone", *RUN, model=llama, data=data)
     helped = train(tmp_path / "helped", *RUN, "train.workers=2", model=llama, data=data)
@@ -135,7 +135,7 @@ def test_two_processes_compute_what_one_does(tmp_path: Path, llama: Path, data: 
         torch.testing.assert_close(found[name], values, rtol=1e-4, atol=2e-6)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_the_best_checkpoint_is_that_of_the_metric_that_is_asked_for(
     tmp_path: Path, llama: Path, data: list[Path]
 ) -> None:

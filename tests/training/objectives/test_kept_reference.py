@@ -72,7 +72,7 @@ def decided(run: Result) -> dict[str, str]:
     return {each["name"]: each["value"] for each in run.record["plan"]["decisions"]}
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("loss", LOSSES)
 def test_values_that_are_kept_are_those_that_would_be_computed(
     loss: str, llama: Path, pairs: Path, tmp_path: Path, passes: list[str]
@@ -99,7 +99,7 @@ def test_values_that_are_kept_are_those_that_would_be_computed(
             assert losses(runs[0]) == pytest.approx(losses(runs[1]), rel=2e-5)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_of_held_out_answers_too(llama: Path, pairs: Path, tmp_path: Path, passes: list[str]) -> None:
     for loss, more in LOSSES.items():
         settings = (*SETTINGS, *more, "train.max_steps=1", "data.validation=0.5", "engine=fast")
@@ -116,7 +116,7 @@ def test_of_held_out_answers_too(llama: Path, pairs: Path, tmp_path: Path, passe
         assert all(each == found[0] for each in found)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 @pytest.mark.parametrize("loss", LOSSES)
 def test_a_run_that_is_cut_off_in_any_epoch_ends_with_the_undisturbed_bits(
@@ -137,7 +137,7 @@ def test_a_run_that_is_cut_off_in_any_epoch_ends_with_the_undisturbed_bits(
         assert bool(passes) == (loss == "kto" or last < EPOCH)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_values_of_other_rows_or_lengths_or_another_reference_are_never_used(
     llama: Path, pairs: Path, tmp_path: Path
 ) -> None:
@@ -162,7 +162,7 @@ def test_values_of_other_rows_or_lengths_or_another_reference_are_never_used(
         assert (key_of(other) == key_of(own)) == is_same, name
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_changed_row_that_is_allowed_is_computed_anew(llama: Path, tmp_path: Path, passes: list[str]) -> None:
     file = write(tmp_path / "pairs.jsonl")
     settings = (*SETTINGS, "engine=fast", "train.micro_batch=8")
@@ -179,7 +179,7 @@ def test_a_changed_row_that_is_allowed_is_computed_anew(llama: Path, tmp_path: P
     assert len(passes) == 1
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_that_kept_nothing_is_continued_and_keeps_what_comes(
     llama: Path, pairs: Path, tmp_path: Path, passes: list[str]
 ) -> None:
@@ -196,7 +196,7 @@ def test_a_run_that_kept_nothing_is_continued_and_keeps_what_comes(
     assert decided(again)["reference"] == "kept"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_attempt_with_less_memory_begins_with_nothing_known(llama: Path, pairs: Path, tmp_path: Path) -> None:
     job = job_of(tmp_path, *SETTINGS, "engine=fast", model=llama, data=pairs)
     loop = loop_of(job)

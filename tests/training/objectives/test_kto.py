@@ -117,7 +117,7 @@ def of_trl(made: Job, folder: Path) -> list[dict[str, Any]]:
     return logged(KTOTrainer, made, asked, first=first, rows=of_steps)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_twenty_steps_are_those_of_the_unmodified_kto_trainer(base: Path, answers: Path, tmp_path: Path) -> None:
     compare_with_trl(base, answers, tmp_path)
 
@@ -147,7 +147,7 @@ def compare_with_trl(base: Path, answers: Path, folder: Path, *more: str) -> Non
             assert [each.parts[name] for each in ours] == pytest.approx(expected, rel=10 * relative, abs=3e-5), name
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_evaluation_does_not_depend_on_micro_batches(base: Path, many: Path, tmp_path: Path) -> None:
     def judged(*settings: str) -> EvalResult:
         made = job(tmp_path, *settings, "data.validation=9", "train.max_steps=10", model=base, data=many)
@@ -188,7 +188,7 @@ def test_each_prompt_is_measured_with_an_answer_to_another_one(base: Path, tmp_p
     assert Mismatched.of(part._prepared, cut, np.arange(4)).lengths.max() == cut.max_length
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_run_with_dropout_continues_to_the_bit(engine: str, base: Path, many: Path, tmp_path: Path) -> None:
     settings = (*SETTINGS, "train.max_steps=6", "checkpoints.every=2", "checkpoints.keep=9", "lora.dropout=0.1")
@@ -205,7 +205,7 @@ def test_a_run_with_dropout_continues_to_the_bit(engine: str, base: Path, many: 
     assert adapter_bytes(again) == adapter_bytes(whole)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_two_processes_give_the_losses_and_evaluations_of_one(
     base: Path, many: Path, tmp_path: Path, forking: Forking
 ) -> None:

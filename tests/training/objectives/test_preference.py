@@ -159,7 +159,7 @@ def compare(ours: Sequence[StepResult | SimpleNamespace], theirs: Sequence[dict[
             assert [each.parts[name] for each in ours] == pytest.approx(expected, rel=10 * relative, abs=2e-5), name
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("loss", "more"),
     [
@@ -190,7 +190,7 @@ def test_twenty_steps_of_each_loss_are_those_of_the_unmodified_dpo_trainer(
     compare(fast, theirs, relative=OTHER_ORDER)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_twenty_steps_of_a_sum_of_losses_are_those_of_the_unmodified_dpo_trainer(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -207,7 +207,7 @@ def test_twenty_steps_of_a_sum_of_losses_are_those_of_the_unmodified_dpo_trainer
     compare(lines(job(tmp_path / "fast", *small, model=bases["llama"], data=pairs)), theirs, relative=OTHER_ORDER)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     "form", [("train.packing=false", "train.micro_batch=4"), ("train.packing=true", "train.micro_batch=3")]
 )
@@ -256,7 +256,7 @@ def test_two_processes_are_two_of_the_unmodified_dpo_trainer(
         compare([SimpleNamespace(**line) for line in made[engine]], made["trl"], relative=relative)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_base_in_float32_of_another_family_by_both_engines(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -273,7 +273,7 @@ def test_a_base_in_float32_of_another_family_by_both_engines(
 BASES = (("llama", ()), pytest.param("mistral with a window", ("model.quantization=none",), marks=pytest.mark.full))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("shape", "stored"), BASES)
 @pytest.mark.parametrize(
     ("loss", "theirs_is", "settings", "more"),
@@ -301,7 +301,7 @@ def test_losses_without_a_reference_are_those_of_the_unmodified_cpo_trainer(
     assert [each.loss for each in ours] == pytest.approx([each["loss"] for each in theirs], rel=OTHER_ORDER)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("shape", "stored"), BASES)
 def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
     shape: str, stored: tuple[str, ...], bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -319,7 +319,7 @@ def test_the_odds_ratio_is_that_of_the_unmodified_orpo_trainer(
     assert first.loss == pytest.approx(-0.1 * theirs["log_odds_ratio"], rel=OTHER_ORDER)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("loss", ["dpo", "orpo"])
 def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
     loss: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -364,7 +364,7 @@ def test_a_reference_with_the_adapter_would_be_seen(
         assert second.parts["reward_margin"] == 0, "a reference that moves along: nothing would be measured"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_reference_draws_no_dropout_and_the_trained_answers_do(
     engine: str, bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -467,7 +467,7 @@ def base_of(case: str, bases: dict[str, Path]) -> Path:
     return bases.get(case.removesuffix(", checkpointed"), bases["llama"])
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("multiple", [1, 64])
 @pytest.mark.parametrize("case", SHARED_CASES)
 def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
@@ -484,7 +484,7 @@ def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_ro
     assert (gradient - expected).norm() < 2 * RELATIVE * expected.norm()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("fault", ["an answer sees the other", "a position goes on", "a gradient is lost"])
 def test_a_fault_in_what_is_shared_is_seen(
     fault: str, bases: dict[str, Path], talks: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -50,7 +50,7 @@ def begun(tmp_path_factory: pytest.TempPathFactory, llama: Path, rows: Path) -> 
     return train(tmp_path_factory.mktemp("sft") / "sft", *ANSWERING, model=llama, data=rows)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_a_run_that_begins_with_an_adapter_has_it_as_its_reference_and_continues_to_the_bit(
     engine: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result
@@ -108,7 +108,7 @@ StepReference.of = killed
 """In the second step of the second epoch, whose values of the reference are known."""
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("module", "name"), [("fast.backend", "FastBackend"), ("peft.backend", "PeftBackend")])
 def test_a_run_that_is_killed_in_the_references_pass_ends_with_the_undisturbed_bits(
     module: str, name: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result, forking: Forking
@@ -133,7 +133,7 @@ def test_a_run_that_is_killed_in_the_references_pass_ends_with_the_undisturbed_b
     assert adapters[0].read_bytes() == adapters[1].read_bytes()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", "peft"])
 def test_nothing_is_gained_before_the_first_step_whatever_the_adapter(
     engine: str, tmp_path: Path, llama: Path, pairs: Path, begun: Result
@@ -149,7 +149,7 @@ def test_nothing_is_gained_before_the_first_step_whatever_the_adapter(
     assert abs(wrong.metrics[0]["chosen_reward"]) > 1e-3
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_is_not_continued_with_another_adapter_as_its_reference(
     tmp_path: Path, llama: Path, pairs: Path, begun: Result
 ) -> None:
@@ -234,7 +234,7 @@ def test_the_keys_of_an_adapter_are_taken_over_and_another_value_is_a_problem(ll
     assert continued.keys_of(str(begun.adapter))["lora.alpha"] == 32
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_two_processes_give_the_losses_and_evaluations_of_one(
     tmp_path: Path, llama: Path, pairs: Path, forking: Forking
 ) -> None:

@@ -33,7 +33,7 @@ BOUND = 1e-5
 ENGINES = ("fast", "peft")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ["fast", pytest.param("peft", marks=pytest.mark.full)])
 @pytest.mark.parametrize("case", CASES)
 def test_each_pooling_and_attention_gives_the_references_loss_and_gradient_in_any_passes(
@@ -46,7 +46,7 @@ def test_each_pooling_and_attention_gives_the_references_loss_and_gradient_in_an
         assert relative([loss, norm(loop)], [wanted["loss_emb"], wanted["grad_norm"]]) < BOUND, budget
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_passes_that_run_twice_have_the_bits_of_those_that_stay_with_dropout_too(tmp_path: Path, engine: str) -> None:
     found = []
@@ -62,7 +62,7 @@ def test_passes_that_run_twice_have_the_bits_of_those_that_stay_with_dropout_too
     assert torch.equal(found[0][1], found[1][1])
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_few_passes_that_stay_give_the_same_bits(tmp_path: Path, engine: str) -> None:
     job = reference_job(tmp_path, f"engine={engine}", "train.micro_batch=2", "embedding.passes=cached")
@@ -72,7 +72,7 @@ def test_a_few_passes_that_stay_give_the_same_bits(tmp_path: Path, engine: str) 
     assert (other, distance(flat_gradient(job, again), expected)) == (loss, 0.0)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", GENERATIVE)
 def test_both_generative_losses_are_the_references_in_any_passes(tmp_path: Path, case: str, engine: str) -> None:
@@ -84,7 +84,7 @@ def test_both_generative_losses_are_the_references_in_any_passes(tmp_path: Path,
         assert relative([loss, norm(loop)], [wanted["loss_gen"], wanted["grad_norm"]]) < BOUND, budget
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("budget", [(24, ALL), (3, 0)])
 def test_five_joint_steps_are_the_references(tmp_path: Path, engine: str, budget: Budget) -> None:

@@ -161,7 +161,7 @@ def compare(ours: Sequence[StepResult], theirs: Sequence[dict[str, Any]], *, rel
     assert means == pytest.approx([each["mean_reward"] for each in theirs], rel=10 * relative, abs=2e-5)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("shape", "center", "has_margins", "quantization"),
     [
@@ -208,7 +208,7 @@ def test_a_score_read_from_another_place_or_a_head_that_stays_would_be_seen(
     assert abs(lines(made)[1].loss - theirs[1]["loss"]) > 1e-4
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_an_unquantised_base_in_bfloat16_comes_out_as_planned_and_its_head_computes_in_float32(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -237,7 +237,7 @@ def scored_by(made: Job, *, shares_prompts: bool, multiple: int) -> tuple[torch.
     return found.vectors, backend.model.adapters.gradient.clone(), batch.tokens
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("multiple", [1, 64])
 def test_a_prompt_that_is_computed_once_gives_the_scores_and_gradients_of_two_rows(
     multiple: int, bases: dict[str, Path], pairs: Path, tmp_path: Path
@@ -265,7 +265,7 @@ def test_a_head_whose_gradient_is_lost_is_refused_before_the_first_step(
         made_ready(job(tmp_path / "again", "engine=fast", model=bases["llama"], data=pairs))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_no_size_of_micro_batches_changes_a_step_or_an_evaluation(
     bases: dict[str, Path], pairs: Path, tmp_path: Path
 ) -> None:
@@ -307,7 +307,7 @@ def plainly(base: Path, adapter: Path | None, rows: list[list[int]], pad: int | 
 
 
 @pytest.mark.usefixtures("forked_proof")
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_training_evaluate_plain_libraries_and_the_merged_model_say_the_same_of_each_answer(
     made: tuple[Result, Path], llama: Path, tmp_path: Path
 ) -> None:

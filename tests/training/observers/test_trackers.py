@@ -55,7 +55,7 @@ def test_all_trackers_that_are_not_installed_are_told_at_once_with_what_installs
     assert told.value.hint == f"pip install {' '.join(sorted(name.replace('_', '-') for name in absent))}"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(
     ("variables", "is_refused"),
     [({}, True), ({"WANDB_MODE": "offline"}, False), ({"WANDB_API_KEY": KEY}, False), ({"NETRC": "netrc"}, False)],
@@ -110,7 +110,7 @@ def away(
 
 
 @pytest.mark.parametrize("name", AWAY)
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_server_that_is_away_costs_one_warning_and_a_bounded_wait_at_the_end(
     name: str, away: dict[str, Command]
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_server_that_is_away_costs_one_warning_and_a_bounded_wait_at_the_end(
     assert not command.left_behind()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_server_that_dies_in_the_middle_costs_what_it_did_not_take(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -146,7 +146,7 @@ def test_a_server_that_dies_in_the_middle_costs_what_it_did_not_take(
     assert list((tmp_path / "run" / "out" / "tensorboard").rglob("events.*"))
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_stop_waits_a_few_seconds_for_a_tracker_that_hangs(
     tmp_path: Path, llama: Path, rows: Path, forking: Forking
 ) -> None:
@@ -173,7 +173,7 @@ def test_two_ranks_do_not_wait_for_a_server_that_hangs(tmp_path: Path, llama: Pa
     assert "tracker mlflow has not answered for 60 s; the run continues" in done.stderr
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_tracker_that_cannot_be_opened_is_told_once_and_the_others_get_their_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -189,7 +189,7 @@ def test_a_tracker_that_cannot_be_opened_is_told_once_and_the_others_get_their_l
     assert loss.read_text(encoding="utf-8").split()[1:] == ["1.0", "1"]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_mlflow_keeps_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with mlflow_server.answering() as server:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", server.address)
@@ -200,7 +200,7 @@ def test_mlflow_keeps_that_a_run_failed(tmp_path: Path, monkeypatch: pytest.Monk
         assert (server.status, told) == ("FAILED", [])
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_trainer_that_is_killed_leaves_a_run_that_failed_and_no_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from loradock.analysis.report.console import summary
 from loradock.errors import DataError, Diverged, Interrupted, Stopped
 from loradock.training.run_dir.record import metrics
 
+pytestmark = pytest.mark.thin(2)
+
 RUN = ("train.global_batch=8", "lora.rank=4", "data.validation=8")
 
 
@@ -157,7 +159,7 @@ def test_over_long_rows_are_counted_in_the_record(tmp_path: Path, llama: Path) -
     assert (cut["duplicate_rows"], cut["short_rows"]) == (2, 0)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("tracker", ["tensorboard", "wandb", "mlflow"])
 def test_a_tracker_gets_every_loss(
     tracker: str, tmp_path: Path, llama: Path, rows: Path, monkeypatch: pytest.MonkeyPatch

@@ -81,7 +81,7 @@ INPUTS: dict[str, Callable[[Path], Path]] = {
 RAW = ("prompt and completion in CSV", "text in Parquet")
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("kind", INPUTS)
 def test_a_kind_of_input_trains(kind: str, tmp_path: Path, llama: Path) -> None:
     data = INPUTS[kind](tmp_path)

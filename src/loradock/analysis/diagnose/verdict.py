@@ -164,18 +164,22 @@ def by_padding(cases: Sequence[Case], baseline: Measured) -> Iterator[Bottleneck
 
 
 def by_trial(cases: Sequence[Case], baseline: Measured) -> Iterator[Bottleneck]:
-    """Causes in the passes that a trial found which gives nothing up, and which padding does not explain."""
-    cost = padding_cost(baseline)
-    for case in cases:
+    """Causes in the passes that a trial found which gives nothing up, and which padding does not explain.
+
+    They cost no more than the passes take, though another engine also takes out what another phase of this one takes.
+    """
+    cost, passes = padding_cost(baseline), baseline.breakdown.share("passes")
+    for case in sorted(cases, key=lambda case: -case.ratio.value if case.ratio else 0.0):
         ratio, trial = case.ratio, case.trial
         if trial.phase != "passes" or trial.price or ratio is None or conclude(case, baseline).word != "cause":
             continue
         surely = math.log(ratio.low or ratio.value)
         if cost >= LOUD_SHARE and pads_less(case, baseline) and -math.log1p(-cost) > EXPLAINED * surely:
             continue
-        share = percent(baseline.breakdown.share("passes"))
+        share = percent(passes)
         sentence = f"{trial.cause} (passes take {share} of each step); with {trial.title} it runs {ratio} faster"
-        yield Bottleneck(name=trial.name, saving=1 - 1 / ratio.value, sentence=sentence, trial=trial.name)
+        saving = min(1 - 1 / ratio.value, passes)
+        yield Bottleneck(name=trial.name, saving=saving, sentence=sentence, trial=trial.name)
 
 
 def evidence_of(cases: Sequence[Case]) -> tuple[str, str | None]:

@@ -25,7 +25,7 @@ from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.weights import DenseRoom
 from loradock.training.job import Job
 
-pytestmark = pytest.mark.thin(3)
+pytestmark = pytest.mark.thin(4)
 
 BITS_32 = 1 << 32
 SHARE = 0.3

@@ -31,6 +31,8 @@ from loradock.training.backends.fast.mixers import recurrent, softmax
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job
 
+pytestmark = pytest.mark.thin(2)
+
 Models = Callable[[str], Path]
 Computed = tuple[float, dict[str, torch.Tensor]]
 
@@ -91,7 +93,7 @@ def job_for(family: str, folder: Path, model: Path, data: Path, *settings: str) 
     return job_of(folder, "engine=fast", "train.micro_batch=4", *settings, model=model, data=data)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     job = job_for(family, tmp_path, models(family), rows)
@@ -100,7 +102,7 @@ def test_loss_and_gradients_equal_those_of_peft(family: str, tmp_path: Path, mod
     same(found, expected)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", ["llama", "qwen3", "phi3", "gemma2"])
 def test_twenty_steps_equal_those_of_the_peft_backend(family: str, tmp_path: Path, models: Models, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
@@ -138,7 +140,7 @@ def test_bfloat16_is_near_float32(tmp_path: Path, models: Models, rows: Path) ->
         assert (second[1][name] - gradient).norm() < 0.1 * gradient.norm(), name
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", ["llama", "phi3", "gemma2"])
 @pytest.mark.parametrize("switch", [{"checkpointed": 1}, {"checkpointed": 2}, {"cached": 1}, {"cached": 2}])
 def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
@@ -230,7 +232,7 @@ def one_document(self: Any, *arguments: Any, **more: Any) -> Any:
     return REAL_ATTENTION(self, q, k, v, whole, rule)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_working_copy_that_is_not_refreshed_is_caught(
     tmp_path: Path, models: Models, rows: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

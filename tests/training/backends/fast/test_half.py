@@ -17,7 +17,7 @@ from loradock.training.batches import step_loader
 from loradock.training.job import Job
 from loradock.training.loop import Loop
 
-pytestmark = pytest.mark.thin(3)
+pytestmark = pytest.mark.thin(4)
 
 
 def half_of(folder: Path, dtype: str, *, model: Path, data: Path) -> Loop:

@@ -46,7 +46,7 @@ DELTA_RULE = ("qwen3_next", "qwen3_5_moe_text")
 """Of their decays' adapters the gradients are a thousandth of the others' and the differences of large sums."""
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize("kind", mixtures.FAST)
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -136,7 +136,7 @@ def unbalanced(model: FastModel) -> None:
     model.balance.loss = lambda weight: whole(2 * weight)
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(
     "fault", [scaled, shifted, without_router_gradient, not_normalised, another_router, unbalanced]
 )
@@ -326,7 +326,7 @@ def along(model: FastModel) -> None:
     turn(model.adapters)
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 @pytest.mark.parametrize(
     ("kind", "fault"),
     [
@@ -417,7 +417,7 @@ def test_two_processes_train_what_one_does(forking: Forking, tmp_path: Path, row
     assert_close(*weights, absolute=1e-5)
 
 
-@pytest.mark.thin(5)
+@pytest.mark.thin(8)
 def test_twenty_steps_write_the_tensors_of_the_peft_engine(tmp_path: Path, mixture: Path, rows: Path) -> None:
     settings = ["train.max_steps=20", "train.global_batch=4", "train.micro_batch=2", "lora.rank=4", "logging.every=1"]
     settings += ["train.learning_rate=1e-3", "lora.init=gaussian", "data.max_length=64", EXPERTS]

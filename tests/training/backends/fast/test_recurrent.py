@@ -45,7 +45,7 @@ def fast(job: Job) -> tuple[float, dict[str, torch.Tensor]]:
     }
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("family", ["qwen3_5_text", "granitemoehybrid", "lfm2"])
 def test_a_pass_of_more_than_the_bound_has_the_loss_and_the_gradients_of_peft(
     family: str, tmp_path: Path, rows: Path, monkeypatch: pytest.MonkeyPatch

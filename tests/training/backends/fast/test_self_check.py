@@ -20,6 +20,8 @@ from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.events import Decided
 from loradock.training.job import Job, Unsound
 
+pytestmark = pytest.mark.thin(2)
+
 
 @pytest.fixture
 def job(tmp_path: Path, llama: Path, rows: Path) -> Job:
@@ -50,7 +52,7 @@ def test_a_sound_model_passes_in_every_dtype_and_is_left_as_it_was(dtype: str, j
     assert torch.equal(state, torch.get_rng_state())
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_is_computed_in_float32_as_peft_does_it_and_in_bfloat16_no_worse(
     family: str, tmp_path: Path, rows: Path
@@ -67,7 +69,7 @@ def test_every_family_is_computed_in_float32_as_peft_does_it_and_in_bfloat16_no_
     assert all(after[name].dtype == dtype and torch.equal(after[name], each) for name, (dtype, each) in before.items())
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3_text"])
 def test_rows_of_new_tokens_are_computed_as_peft_does_it(family: str, dtype: str, tmp_path: Path, rows: Path) -> None:
@@ -115,7 +117,7 @@ def group_of(model: Any, name: str) -> Any:
     return getattr(layer.mixer if hasattr(layer.mixer, name) else layer.mlp, name)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
@@ -125,7 +127,7 @@ def test_a_scale_that_is_off_by_one_per_cent_in_one_layer_is_refused(group: str,
         self_check.check(model, in_each)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("group", ["qkv", "output", "gate_up", "down"])
 def test_an_adapter_that_is_dropped_from_one_layer_is_refused(group: str, in_each: Job) -> None:
     model, _ = build(in_each)
@@ -156,7 +158,7 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
         self_check.check(model, job)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("leaking", [(0, 1), (1,)])
 def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in_each: Job) -> None:
     """In all layers, or in one."""
@@ -188,7 +190,7 @@ def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.M
     assert refused.value.hint == "--set engine=peft"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("left_out", ["backward_a", "backward_b", "backward_input"])
 def test_an_adapter_that_is_left_out_is_refused_though_b_begins_at_zero(
     left_out: str, in_each: Job, monkeypatch: pytest.MonkeyPatch
@@ -246,7 +248,7 @@ def test_what_the_engine_decided_is_shown_and_recorded_with_its_reason(tmp_path:
     assert all(each["why"] for each in run.record["engine"])
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     ("setting", "shape", "why"),
     [

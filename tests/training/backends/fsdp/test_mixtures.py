@@ -120,20 +120,20 @@ def test_their_checkpoint_is_one_adapter_and_one_state(pair: Group, single: Grou
         torch.testing.assert_close(second[index]["exp_avg"], entry["exp_avg"], rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_run_that_is_cut_off_continues_with_the_same_bits(
     pair: Group, start: Start, made: Callable[[str], Path], rows: Path
 ) -> None:
     check_continued(pair, *SHARDED, start=start, model=made("qwen3_moe"), data=rows, after=2)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_their_adapter_is_merged_into_the_experts(pair: Group, made: Callable[[str], Path], forking: Forking) -> None:
     merged = forking.start(pair.folder, "merge", "out/adapter", "merged", "--verify", "full")
     assert merged.finish() == 0, merged.text()
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("fault", [EXCHANGED, OTHER_SCALES], ids=["parts exchanged", "scales of another's expert"])
 def test_parts_of_the_other_process_in_the_wrong_place_are_seen_in_the_first_loss(
     fault: str, tmp_path: Path, start: Start, made: Callable[[str], Path], single: Group
@@ -145,7 +145,7 @@ def test_parts_of_the_other_process_in_the_wrong_place_are_seen_in_the_first_los
     assert group.losses()[0] != pytest.approx(single.losses()[0], rel=1e-4)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize(
     "kind",
     ["gpt_oss", *(pytest.param(kind, marks=pytest.mark.full) for kind in OTHERS)],
@@ -172,7 +172,7 @@ def test_experts_in_16_bit_are_cut_alike(tmp_path: Path, start: Start, made: Cal
     assert_equal(pair, single)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_preferences_are_those_of_one_process(
     tmp_path: Path, start: Start, made: Callable[[str], Path], answers: Path
 ) -> None:

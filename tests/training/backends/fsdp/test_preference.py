@@ -72,7 +72,7 @@ def check_continued(two: Group, *settings: str, start: Start, model: Path, data:
     assert all(torch.equal(again.adapter()[name], tensor) for name, tensor in two.adapter().items())
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("is_continued", [True, False])
 def test_pairs_are_held_against_what_the_run_began_with(
     is_continued: bool, tmp_path: Path, start: Start, llama: Path, answers: Path, begun: Path
@@ -92,7 +92,7 @@ def test_pairs_are_held_against_what_the_run_began_with(
         check_continued(two, *settings, start=start, model=llama, data=answers)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_judged_answers_share_one_divergence(tmp_path: Path, start: Start, llama: Path, judged: Path) -> None:
     settings = (*LEARNING, "preference.loss=kto")
     one = start(tmp_path / "one", *settings, "engine=peft", model=llama, data=judged, count=1)
@@ -100,7 +100,7 @@ def test_judged_answers_share_one_divergence(tmp_path: Path, start: Start, llama
     check_equal(two, one)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_a_reward_model_is_that_of_one_process_and_is_continued_to_the_bit(
     tmp_path: Path, start: Start, llama: Path, answers: Path
 ) -> None:

@@ -10,7 +10,7 @@ from training.backends.fsdp.conftest import STEPS, Start
 from wrappers import make_wrapper
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 @pytest.mark.parametrize("kind", ["gemma3", "mistral3"])
 def test_they_train_what_one_process_trains(tmp_path: Path, start: Start, kind: str) -> None:
     base = make_wrapper(tmp_path / "base", kind)

@@ -90,7 +90,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory, base: Path, rows: Path) -
     return job, trained(job)
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_losses_and_adapter_are_those_of_the_eager_run(
     eager: tuple[Job, list[Event]], compiled: tuple[Job, list[Event]]
 ) -> None:
@@ -131,7 +131,7 @@ def test_a_run_is_left_uncompiled(compiled: tuple[Job, list[Event]]) -> None:
     assert torch._dynamo.config.optimize_ddp is True
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_compiled_run_is_continued_from_its_checkpoint(
     compiled: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path
 ) -> None:
@@ -157,7 +157,7 @@ def broken(graph: Any, inputs: Any) -> Any:
 BROKEN_BACKWARD = aot_autograd(fw_compiler=lambda graph, _: graph.forward, bw_compiler=broken)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("backend", [broken, BROKEN_BACKWARD], ids=["forward", "backward"])
 def test_a_compiler_that_fails_leaves_an_eager_run_with_its_reason_and_the_same_numbers(
     eager: tuple[Job, list[Event]], base: Path, rows: Path, tmp_path: Path, backend: Callable[..., Any]
@@ -171,7 +171,7 @@ def test_a_compiler_that_fails_leaves_an_eager_run_with_its_reason_and_the_same_
     assert_same_adapter(job, eager[0])
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_without_a_c_compiler_the_run_is_eager_and_says_so(
     base: Path, rows: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

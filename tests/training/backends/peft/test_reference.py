@@ -84,7 +84,7 @@ def of_trl(job: Job, folder: Path) -> list[float]:
     return [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
 
 
-@pytest.mark.thin(3)
+@pytest.mark.thin(4)
 def test_twenty_steps_are_those_of_the_unmodified_trainer(base: Path, tmp_path: Path) -> None:
     data = write_rows(tmp_path / "rows.jsonl", rows=ROWS)
     settings = (

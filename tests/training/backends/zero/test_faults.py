@@ -95,7 +95,7 @@ REPLACED = [
 ]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("stage", "code", "what"), REPLACED)
 def test_a_mode_that_was_silently_replaced_is_an_error_that_names_it(
     stage: int, code: str, what: str, tmp_path: Path, start: Start
@@ -106,7 +106,7 @@ def test_a_mode_that_was_silently_replaced_is_an_error_that_names_it(
     assert f"step 1/{STEPS}" not in group.text()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize(("code", "what"), [(INFINITE, "the gradient norm is inf"), (NO_LOSS, "the loss is nan")])
 def test_a_gradient_or_a_loss_that_is_not_finite_ends_all_processes_and_no_weight_has_moved(
@@ -141,7 +141,7 @@ def test_a_file_that_changed_is_another_run_and_each_key_is_named(tmp_path: Path
     assert accepted.finish() == [0, 0], accepted.text()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("stage", [2, 3])
 @pytest.mark.parametrize("lost", [0, 1])
 def test_a_process_that_is_killed_is_named_in_time_and_the_same_command_continues_to_the_same_bits(

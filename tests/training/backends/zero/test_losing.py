@@ -65,7 +65,7 @@ def finished(pair: Pair) -> Left:
     return left(pair.folder)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_saves_and_kills_at_them_change_no_loss_and_no_weight(tmp_path: Path, begin: Begin) -> None:
     without = finished(begin(tmp_path / "without", saves=False))
     saving = finished(begin(tmp_path / "saving"))
@@ -79,7 +79,7 @@ def test_saves_and_kills_at_them_change_no_loss_and_no_weight(tmp_path: Path, be
     assert left(tmp_path / "killed") == saving
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_that_is_killed_ten_times_at_random_steps_continues_to_the_same_bits(
     tmp_path: Path, begin: Begin
 ) -> None:

@@ -37,7 +37,7 @@ def check_equal(two: Group, one: Group) -> None:
     assert all(torch.allclose(mine[name], tensor, rtol=1e-2, atol=1e-4) for name, tensor in other.items())
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("stage", [2, 3])
 def test_pairs_are_held_against_the_adapter_that_the_run_began_with(
     stage: int, tmp_path: Path, start: Start, alone: Group, answers: Path
@@ -49,7 +49,7 @@ def test_pairs_are_held_against_the_adapter_that_the_run_began_with(
     assert one.losses()[0] == pytest.approx(0.6931, abs=1e-4), "nothing is gained before the first step"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("stage", [2, 3])
 def test_a_reward_model_is_that_of_one_process(stage: int, tmp_path: Path, start: Start, answers: Path) -> None:
     one = start(tmp_path / "one", *LEARNING, "objective=reward", count=1, data=answers)

@@ -44,7 +44,7 @@ def assert_same(group: Group, alone: Group) -> None:
     assert all(torch.allclose(mine[name], other[name], atol=1e-5) for name in mine)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("stage", [2, 3])
 def test_bfloat16_trains_by_deepspeeds_own_autocast(stage: int, tmp_path: Path, start: Start, alone: Group) -> None:
     """Two autocasts around one another were refused by it; losses are those of float32 but for its rounding."""
@@ -54,7 +54,7 @@ def test_bfloat16_trains_by_deepspeeds_own_autocast(stage: int, tmp_path: Path, 
     assert group.losses() != pytest.approx(alone.losses(), rel=1e-6), "it did compute in bfloat16"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize("stage", [2, 3])
 def test_processes_train_what_one_does_and_each_holds_its_share(
@@ -73,7 +73,7 @@ def test_processes_train_what_one_does_and_each_holds_its_share(
     assert own_seconds is None if stage == 3 else len(own_seconds) == count, "ZeRO-3 waits in the forward pass"
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize(("stage", "own"), [(2, ALL_CUT), (3, ALL_CUT), (3, OFFLOADED)])
 def test_a_run_that_a_signal_ended_continues_to_the_same_bits(
     stage: int, own: Any, tmp_path: Path, start: Start, undisturbed: Callable[..., Group]
@@ -91,7 +91,7 @@ def test_a_run_that_a_signal_ended_continues_to_the_same_bits(
     assert again.adapter() == undisturbed(stage, own).adapter()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_a_run_goes_on_without_deepspeed_on_another_number_of_processes(
     tmp_path: Path, start: Start, alone: Group
 ) -> None:
@@ -106,7 +106,7 @@ def test_a_run_goes_on_without_deepspeed_on_another_number_of_processes(
     assert_same(again, alone)
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_packed_documents_are_shown_not_to_see_one_another_once_the_weights_are_cut(
     tmp_path: Path, start: Start, alone: Group
 ) -> None:
@@ -117,7 +117,7 @@ def test_packed_documents_are_shown_not_to_see_one_another_once_the_weights_are_
     assert "evaluation" in group.text()
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("every", [3, STEPS])
 def test_an_evaluation_that_a_signal_cut_off_is_held_once_the_weights_are_there(
     every: int, tmp_path: Path, start: Start

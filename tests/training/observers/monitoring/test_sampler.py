@@ -22,7 +22,7 @@ from loradock.training.observers.monitoring.alerts import Alert
 from loradock.training.observers.monitoring.process import ProcessReader
 from loradock.training.observers.monitoring.sampler import Sampler
 
-pytestmark = pytest.mark.thin(3)
+pytestmark = pytest.mark.thin(4)
 
 QUICK = "logging.monitor_seconds=0.02"
 

@@ -79,7 +79,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Compile]:
     return for_card
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_interpreted_they_equal_the_plain_ones() -> None:
     run = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--noconftest", str(INTERPRETED)],
@@ -89,7 +89,7 @@ def test_interpreted_they_equal_the_plain_ones() -> None:
     assert " passed" in run.stdout
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("capability", [75, 80, 86, 90, 100])
 def test_each_compiles_for_every_card(capability: int, dtype: torch.dtype, compiled: Callable[[int], Compile]) -> None:
@@ -112,7 +112,7 @@ def test_each_compiles_for_every_card(capability: int, dtype: torch.dtype, compi
         assert "ld.global.v4" in asm["ptx"]  # 16 bytes at a time
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 def test_so_do_their_other_forms(compiled: Callable[[int], Compile]) -> None:
     compile_call = compiled(90)
     x, rstd = torch.empty(64, 2560, dtype=torch.bfloat16), torch.empty(64)
@@ -135,7 +135,7 @@ def test_so_do_their_other_forms(compiled: Callable[[int], Compile]) -> None:
         assert compile_call(call)["cubin"]
 
 
-@pytest.mark.thin(4)
+@pytest.mark.thin(6)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     "rank", [pytest.param(8, marks=pytest.mark.full), pytest.param(64, marks=pytest.mark.full), 256]
