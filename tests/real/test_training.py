@@ -22,7 +22,8 @@ import pytest
 from proven import knowing
 from real.conftest import Real
 
-pytestmark = [pytest.mark.thin(2, together=True), pytest.mark.timeout(1800)]  # three commands in one test, each with its environment check
+# A test has up to three commands, each with its environment check.
+pytestmark = [pytest.mark.thin(2, together=True), pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
 ROWS, HELD_OUT = HERE / "rows.jsonl", HERE / "heldout.jsonl"
