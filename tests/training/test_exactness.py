@@ -24,8 +24,6 @@ from loradock.training.checkpoint.state import RandomState
 from loradock.training.checkpoint.store import visible
 from loradock.training.run import Result
 
-pytestmark = pytest.mark.thin(2)
-
 RUN = (
     "train.max_steps=12",
     "train.global_batch=8",

@@ -15,8 +15,6 @@ from loradock.analysis.report.console import summary
 from loradock.errors import DataError, Diverged, Interrupted, Stopped
 from loradock.training.run_dir.record import metrics
 
-pytestmark = pytest.mark.thin(2)
-
 RUN = ("train.global_batch=8", "lora.rank=4", "data.validation=8")
 
 
