@@ -196,7 +196,7 @@ def test_equal_and_over_long_pairs_are_left_out_counted_and_bounded(tmp_path: Pa
     made = pairs_of(corpus(*rows, folder=tmp_path))
     assert (len(made.train.fitted), made.train.fitted.equal, made.train.fitted.over_long) == (38, 1, 1)
     notes = "\n".join(made.notes)
-    assert "1 pairs whose answers are equal are left out" in notes
+    assert "1 pair of equal answers left out: there is nothing to prefer" in notes
     assert "1 pairs are left out: an answer has over 64 tokens" in notes
     assert "the chosen answer is the longer one in 0 % of them" in notes
     record = made.as_dict()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import shutil
 import signal
 import time
@@ -95,6 +96,13 @@ def test_a_checkpoint_is_merged_too(tmp_path: Path, run: Path) -> None:
 def test_a_dry_run_says_what_it_takes_and_writes_nothing(tmp_path: Path, run: Path) -> None:
     result = typed(run, tmp_path / "out", "--dry-run", "--json")
     found = json.loads(result.stdout)
+    said = typed(run, tmp_path / "out", "--dry-run")
+    assert said.stdout.startswith(
+        f"dry run, nothing is written: {tmp_path / 'out'} would need {found['tensors']} tensors, "
+    )
+    assert re.search(
+        r"^tensors: [1-9]\d* to merge, 0 to replace, \d+ to dequantise, \d+ to copy$", said.stderr, re.MULTILINE
+    )
     assert not list(tmp_path.iterdir())
     assert typed(run, tmp_path / "out").exit_code == 0
     written = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())

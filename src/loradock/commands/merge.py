@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from loradock.use.merge.job import Job
     from loradock.use.merge.merge import Merged
+    from loradock.use.merge.plan import Kind
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -82,7 +83,8 @@ def merge(
     if as_json:
         click.echo(json.dumps(result | compared, indent=2))
     elif dry_run:
-        click.echo(f"{output}: {result['tensors']:,} tensors, disk {result['disk']}, memory {result['memory']}")
+        needs = f"{result['tensors']:,} tensors, {result['disk']} of disk, {result['memory']} of memory"
+        click.echo(f"dry run, nothing is written: {output} would need {needs}")
     else:
         click.echo(f"{output}: {result['tensors']:,} tensors, {result['proof']}")
 
@@ -92,10 +94,11 @@ def _show_job(job: Job) -> None:
 
     plan = job.plan
     say(f"onto the {plan.onto} weights: {job.why}", stderr=True)
-    counts = f"{plan.count('merge')} merged, {plan.count('replace')} replaced, {plan.count('dequantise')} dequantised"
+    kinds: tuple[Kind, ...] = ("merge", "replace", "dequantise")
+    counts = ", ".join(f"{plan.count(kind)} to {kind}" for kind in kinds)
     copied = plan.count("copy") + plan.count("cast")
-    untied = "; head and embedding are untied" if plan.is_untied else ""
-    say(f"tensors: {counts}, {copied} copied{untied}", stderr=True)
+    untied = "; head and embedding become two" if plan.is_untied else ""
+    say(f"tensors: {counts}, {copied} to copy{untied}", stderr=True)
     if parts := plan.adapted.beside:
         what = f"{len(parts)} tensors of the adapter are passed over (none of them trained)"
         say(f"note: {what}: {NO_TEXT}", stderr=True)

@@ -13,6 +13,7 @@ import click
 from loradock.commands.page import say
 from loradock.commands.paths import LocalPath
 from loradock.errors import NotReproduced, UsageError, WithinBound
+from loradock.text.amounts import counted
 from loradock.training.run_dir.paths import RECORD
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def heading(original: Original, findings: list[Difference]) -> list[str]:
     """What the run was, and what differs."""
     record = original.record
     about = f"{original.title}: loradock {record.get('loradock')}, {str(record.get('started'))[:10]}"
-    lines = [f"{about}, {original.steps} steps, {original.processes} process(es)"]
+    lines = [f"{about}, {counted(original.steps, 'step')}, {original.processes} process(es)"]
     return lines + ([f"differs: {each.line}" for each in findings] or ["nothing differs from the record"])
 
 
@@ -189,7 +190,10 @@ def repeated(
     from loradock.training.run_dir.record import metrics
 
     output = Path(config.output or "")
-    say(f"repeating {steps_wanted or original.steps} of {original.steps} steps in {output} ...", stderr=as_json)
+    say(
+        f"repeating {steps_wanted or original.steps} of {counted(original.steps, 'step')} in {output} ...",
+        stderr=as_json,
+    )
 
     with console_on(stderr=True).status("training") as status:
 

@@ -33,6 +33,7 @@ from loradock.data.select import Int64
 from loradock.data.steps import Draw, Turns
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError
+from loradock.text.amounts import counted
 
 LARGEST_RATIO = 4 / 3
 """Of the summed weights of desirable to undesirable answers; the smallest is 1 (Ethayarajh et al. 2024, eq. 8)."""
@@ -119,7 +120,7 @@ class JudgementSamples(RowSamples):
     @property
     def notes(self) -> list[str]:
         """What is reported of the samples: how many are desirable, and whether their weights balance them."""
-        equal = f"{self.train.equal:,} pairs whose answers are equal are left out: there is nothing to prefer"
+        equal = f"{counted(self.train.equal, 'pair')} of equal answers left out: there is nothing to prefer"
         of_pairs = margin_notes(self.config, self.train.prepared.margins[self.train.fitted.rows])
         return [*super().notes, *[equal] * bool(self.train.equal), *of_pairs, *self._balance()]
 

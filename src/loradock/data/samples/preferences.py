@@ -29,7 +29,7 @@ from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 from loradock.facts import DataFacts, Facts
 from loradock.plan.plan import Plan
-from loradock.text.amounts import percent
+from loradock.text.amounts import counted, percent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,7 +205,7 @@ class PreferenceSamples(SampleSet):
             cut = "; --set data.long_rows=truncate cuts them" if self.config.data.long_rows != "truncate" else ""
             notes.append(f"{what} with its prompt, and a pair is never split{cut}")
         if fitted.equal:
-            notes.append(f"{fitted.equal:,} pairs whose answers are equal are left out: there is nothing to prefer")
+            notes.append(f"{counted(fitted.equal, 'pair')} of equal answers left out: there is nothing to prefer")
         return notes
 
     def as_dict(self) -> dict[str, Any]:
