@@ -15,6 +15,8 @@ from commands.test_hints import SOURCES, hints
 from tiny import BASE
 
 from loradock.cli import cli
+from loradock.commands.paths import LocalPath
+from loradock.errors import InputMissing
 
 pytestmark = pytest.mark.thin(2)
 
@@ -59,6 +61,26 @@ VERBS = dict(verbs())
 
 def options(verb: str) -> set[str]:
     return {option for each in VERBS[verb].params for option in (*each.opts, *each.secondary_opts)}
+
+
+HAVE_TO_EXIST = [
+    pytest.param(verb, param, id=f"{verb} {param.opts[0]}")
+    for verb, command in VERBS.items()
+    for param in command.params
+    if isinstance(param.type, LocalPath) and param.type.exists
+]
+
+
+@pytest.mark.parametrize(("verb", "param"), HAVE_TO_EXIST)
+def test_a_path_that_does_not_exist_ends_with_66_and_the_nearest_name(
+    tmp_path: Path, verb: str, param: click.Parameter
+) -> None:
+    (tmp_path / "demo-001").touch()
+    option = [param.opts[0]] if isinstance(param, click.Option) else []
+    error = CliRunner().invoke(cli, [*verb.split(), *option, str(tmp_path / "demo-01")]).exception
+    assert isinstance(error, InputMissing)
+    assert str(error) == f"error: {tmp_path}/demo-01 does not exist\nhint: did you mean {tmp_path}/demo-001?"
+    assert error.exit_code == 66
 
 
 @pytest.mark.parametrize("verb", VERBS)

@@ -10,11 +10,13 @@ from typing import Any
 import click
 
 from loradock.config.places import expanded
-from loradock.errors import UsageError
+from loradock.errors import InputMissing, UsageError
+from loradock.files import nearby
 
 
 class LocalPath(click.Path):
-    """A path of this machine. UsageError for a variable in it that is not set, and for `-`.
+    """A path of this machine. UsageError for a variable in it that is not set, and for `-`; InputMissing where it has
+    to exist and does not.
 
     A command that ends with a file goes on with it after a kill, which no stream does. Where `path_type` is str, the
     configuration says what `-` is.
@@ -29,7 +31,10 @@ class LocalPath(click.Path):
             name = param.opts[-1] if isinstance(param, click.Option) else getattr(param, "metavar", None) or "it"
             what = f"{name} is a path here, and - means standard input or output elsewhere"
             raise UsageError(what, hint="give the name of a file; ./- is one that is called -")
-        return super().convert(expanded(os.fspath(value)), param, ctx)
+        path = expanded(os.fspath(value))
+        if self.exists and not os.path.exists(path):
+            raise InputMissing(f"{path} does not exist", hint=nearby.hint(Path(path), path))
+        return super().convert(path, param, ctx)
 
 
 class OutputFile(LocalPath):

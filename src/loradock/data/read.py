@@ -21,9 +21,8 @@ from loradock.data.readers.base import CHUNK_BYTES
 from loradock.data.readers.compression import decompressed
 from loradock.data.shards import Chosen
 from loradock.errors import DataError, InputMissing, StorageError
-from loradock.files import pattern, regular
+from loradock.files import nearby, pattern, regular
 from loradock.files.system_errors import machine_error
-from loradock.text.suggest import did_you_mean
 
 __all__ = [
     "Record",
@@ -101,7 +100,9 @@ def chosen(source: SourceConfig) -> Chosen:
     try:
         is_there = path.exists()
     except (OSError, ValueError) as error:  # a name that is too long, or holds what no name can
-        raise InputMissing(f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint=_listed(path)) from error
+        raise InputMissing(
+            f"{source.path[:SHOWN_CHARACTERS]} cannot be read: {error}", hint=nearby.listing(path)
+        ) from error
     if not is_there:
         if (found := shards.matching(path, source)).files:
             return found
@@ -265,19 +266,12 @@ def _missing(shown: str, path: Path) -> InputMissing:
     if shown == "-":
         return InputMissing("- is not a file", hint="standard input is read where the command line says --data -")
     if pattern.divided(path)[1]:
-        return InputMissing(f"no file matches {shown}", hint=_listed(path))
+        return InputMissing(f"no file matches {shown}", hint=nearby.listing(path))
     if path.is_symlink():
         what = f"{shown} is a symlink to {path.readlink()}, which leads to no file"
         return InputMissing(what, hint=f"ls -l {shlex.quote(str(path))}")
     if not parent.is_dir():
         if shown.count("/") == 1 and not path.is_absolute():
             return InputMissing(f"{shown} does not exist", hint=f"for a hub data set write hub:{shown}")
-        return InputMissing(f"{shown} does not exist, nor does its directory {parent}", hint=_listed(path))
-    names = sorted(child.name for child in parent.iterdir())
-    question = did_you_mean(path.name, names, before=shown[: -len(path.name)], alike=0.5)
-    return InputMissing(f"{shown} does not exist", hint=question or _listed(path))
-
-
-def _listed(path: Path) -> str:
-    """The command that lists the nearest folder of a path that is there."""
-    return f"ls {shlex.quote(next((str(each) for each in path.parents if os.path.isdir(each)), '.'))}"
+        return InputMissing(f"{shown} does not exist, nor does its directory {parent}", hint=nearby.listing(path))
+    return InputMissing(f"{shown} does not exist", hint=nearby.hint(path, shown))
