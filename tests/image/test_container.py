@@ -80,6 +80,7 @@ def test_a_run_of_the_container_is_repeated_outside_and_the_other_way_round(
         assert re.findall(r"^differs: (.*) \(may", text, re.MULTILINE) == []
 
 
+@pytest.mark.thin(3)
 def test_env_check_finds_nothing_wrong_in_the_image(
     engine: DockerClient, image: str, started: list[Container], tmp_path: Path
 ) -> None:

@@ -85,7 +85,7 @@ def busy_core() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("plant", [each for each in PLANTS if each.name not in SLOW], ids=lambda plant: plant.name)
-@pytest.mark.thin(4)
+@pytest.mark.thin(8)
 def test_a_planted_bottleneck_is_named(forking: Forking, world: Path, plant: Plant, tmp_path: Path) -> None:
     check(diagnosed(forking, world, plant, tmp_path / "out"), plant)
 

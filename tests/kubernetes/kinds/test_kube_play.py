@@ -92,7 +92,7 @@ def look_inside(podman: Podman, container: str, text: str) -> None:
     assert f"{limits['Memory'] >> 30}Gi" == training["resources"]["limits"]["memory"]
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(3)
 @pytest.mark.timeout(1200)
 def test_the_pod_trains_as_tight_as_rendered_and_sigterm_leaves_a_checkpoint_within_the_grace(
     podman: Podman, volumes: Path
