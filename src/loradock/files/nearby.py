@@ -9,11 +9,11 @@ from pathlib import Path
 from loradock.text.suggest import did_you_mean
 
 ALIKE = 0.5
-"""difflib's ratio from which a name in the same folder is near."""
+"""The ratio of letters from which a name in the same folder is near."""
 
 
 def hint(path: Path, shown: str) -> str:
-    """`did you mean FOLDER/NAME?` with the folder as it is shown, or how to list the nearest folder that is there."""
+    """The question for the nearest name, its folder as it is shown; or how to list the nearest folder that is there."""
     try:
         names = sorted(os.listdir(path.parent))
     except (OSError, ValueError):  # no folder, one that cannot be listed, a name that none can have
