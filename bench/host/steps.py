@@ -18,6 +18,7 @@ from bench.host.arms import Setting
 from bench.host.launches import Launches
 from bench.host.models import adapted
 from bench.memory.models import flat_batch
+from loradock.config.sections.train import TrainConfig
 from loradock.distributed.stragglers import Pace
 from loradock.training.backends.fast.attention.flash_cpu import FlashCpu
 from loradock.training.backends.fast.backend import FastBackend
@@ -26,6 +27,7 @@ from loradock.training.backends.fast.model import FastModel
 from loradock.training.backends.fast.optimizer import FlatAdamW
 from loradock.training.loop import Loop
 from loradock.training.meter import Meter
+from loradock.training.objectives.supervised import Supervised
 from loradock.training.passes import BatchInputs, StepInputs
 
 WARM_UPS = 3
@@ -136,9 +138,11 @@ class BareLoop(Loop):
     """The loop around it."""
 
     def __init__(self, model: FastModel, parameters: list[Any]) -> None:
+        config: Any = SimpleNamespace(train=TrainConfig())
         self.job: Any = SimpleNamespace(
             world_size=1,
-            config=SimpleNamespace(train=SimpleNamespace(max_grad_norm=1.0)),
+            config=config,
+            objective=Supervised(config),
             watchdog=SimpleNamespace(beat=lambda *_: None),
             peers=None,
         )
@@ -146,7 +150,8 @@ class BareLoop(Loop):
         self.emit = lambda _: None
         self.pace = Pace(self.backend.device)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.backend.optimizer, lambda _: 1.0)
-        self.meter, self.losses, self.step = Meter(), torch.zeros(()), 0
+        self.meter, self.step = Meter(), 0
+        self.losses, self.measured = torch.zeros(1), torch.zeros(1)
 
 
 def around_fast(setting: Setting, *, rounds: int) -> dict[str, float]:

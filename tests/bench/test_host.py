@@ -12,7 +12,7 @@ from bench.host.arms import Setting, trl
 from bench.host.backward import backward
 from bench.host.card import fake_card
 from bench.host.launches import Launches
-from bench.host.measures import ARMS, count, narrow, quiet_machine
+from bench.host.measures import ARMS, count, narrow, quiet_machine, time_around
 from bench.host.silent import silent_launches
 from bench.host.tables import rows
 from bench.train.models import settings
@@ -118,6 +118,13 @@ def test_every_arm_takes_its_way_for_cards_with_launches_that_do_nothing() -> No
     with quiet_machine(), silent_launches():
         for arm in ARMS.values():
             assert arm(narrow({**settings("phi-3-mini"), "num_hidden_layers": 1}))().shape == ()
+
+
+@pytest.mark.thin(2)
+def test_an_optimiser_step_around_its_micro_step_launches_less_than_half_of_trls_and_never_waits() -> None:
+    found = time_around({**settings("phi-3-mini"), "num_hidden_layers": 1}, rounds=1)
+    assert 2 * found["fast"]["launches"] < found["trl"]["launches"]
+    assert (found["fast"]["waits"], found["trl"]["waits"] > 0) == (0, True)
 
 
 def test_shares_are_of_the_arm_with_the_same_checkpointing() -> None:
