@@ -117,7 +117,7 @@ def table(machine: dict[str, Any], lines: list[dict[str, Any]]) -> str:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path)
+    parser.add_argument("--model", type=Path, help="a real base; needed but for --table")
     parser.add_argument("--ratios", type=float, nargs="+", default=[0.5, 1, 2, 4])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--pairs", type=int, default=4)
@@ -127,6 +127,8 @@ def main() -> None:
     options = parser.parse_args()
     path = options.results / "steps.jsonl"
     if not options.table:
+        if not options.model:
+            parser.error("--model is needed to measure")
         path.unlink(missing_ok=True)
         append(path, {"kind": "run", "machine": described("cpu")})
         sizes = {"rounds": options.rounds, "pairs": options.pairs, "answer": options.answer}
