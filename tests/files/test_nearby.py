@@ -15,7 +15,8 @@ def test_the_nearest_name_beside_it_is_asked_for_as_it_was_typed(
     monkeypatch.chdir(tmp_path)
     Path("runs").mkdir()
     Path("runs", "demo-001").touch()
-    assert nearby.hint(Path("runs/demo-01"), "./runs/demo-01") == "did you mean ./runs/demo-001?"
+    for typed in ("./runs/demo-01", "./runs/demo-01/"):
+        assert nearby.hint(Path(typed), typed) == "did you mean ./runs/demo-001?"
 
 
 def test_else_the_nearest_folder_that_is_there_is_listed(tmp_path: Path) -> None:

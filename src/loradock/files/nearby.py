@@ -18,7 +18,7 @@ def hint(path: Path, shown: str) -> str:
         names = sorted(os.listdir(path.parent))
     except (OSError, ValueError):  # no folder, one that cannot be listed, a name that none can have
         names = []
-    return did_you_mean(path.name, names, before=shown[: -len(path.name)], alike=ALIKE) or listing(path)
+    return did_you_mean(path.name, names, before=shown.rstrip("/")[: -len(path.name)], alike=ALIKE) or listing(path)
 
 
 def listing(path: Path) -> str:
