@@ -19,16 +19,43 @@ COMMON = {
     "max_position_embeddings": 512,
 }
 DELTA = {**DELTA_NET, "layer_types": [RECURRENT, ATTENTION], "head_dim": 32}
+# From its eighth token on a query is multiplied.
+NEAR = {
+    "rope_type": "yarn",
+    "rope_theta": 1e4,
+    "factor": 64.0,
+    "original_max_position_embeddings": 8,
+    "llama_4_scaling_beta": 0.3,
+}
 # Windows are shorter than the rows; heads of Gemma and Qwen 3 are wider than hidden size over heads.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
+    "smollm3": {"no_rope_layer_interval": 2, "pad_token_id": 0},
     "mistral": {"sliding_window": 16},
+    "ministral3": {"head_dim": 32, "rope_parameters": NEAR},
     "qwen2": {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 16},
     "qwen3": {"head_dim": 32},
     "phi3": {
         "pad_token_id": 0,
         "sliding_window": 20,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "olmo2": {},
+    "olmo3": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "exaone4": {
+        "head_dim": 32,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
+    "glm4": {
+        "head_dim": 32,
+        "attention_bias": True,
+        "pad_token_id": 0,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+    },
+    "hunyuan_v1_dense": {
+        "head_dim": 32,
+        "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0},
     },
     "ernie4_5": {"head_dim": 16, "use_bias": True},
     "granite": {

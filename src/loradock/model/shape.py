@@ -122,8 +122,7 @@ def peculiarity(config: Any) -> str | None:
         return "the model's attention is not causal"
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [value for value in rope.values() if isinstance(value, dict)] or [rope]
-    types = {str(kind.get("rope_type")) for kind in kinds}
-    if any("dynamic" in kind for kind in types):
+    if any("dynamic" in str(kind.get("rope_type")) and not kind.get("alpha") for kind in kinds):
         return "the model's rotary embedding depends on the length of the input"
     return None
 

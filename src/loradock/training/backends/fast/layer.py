@@ -40,7 +40,7 @@ class HalfKept:
     """What a half's backward needs: its input [T, hidden], what its mixer or MLP keeps, and what its norms read."""
 
     x: torch.Tensor
-    rstd: torch.Tensor
+    rstd: torch.Tensor | None
     inner: Any
     unnormed: torch.Tensor | None
     out_rstd: torch.Tensor | None
@@ -78,8 +78,7 @@ class Layer:
         if isinstance(parts.mixer, RecurrentParts):
             self.mixer: Mixer = Recurrent(parts.mixer, inputs, output)
         else:
-            table = None if parts.mixer.rotary is None else tables[parts.mixer.rotary]
-            self.mixer = Softmax(parts.mixer, inputs, output, table=table, attention=attention, kernels=kernels)
+            self.mixer = Softmax(parts.mixer, inputs, output, tables=tables, attention=attention, kernels=kernels)
         if isinstance(parts.mlp, MixtureParts):
             self.mlp: Mlp = Mixture(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
         else:
@@ -137,7 +136,7 @@ class Layer:
         )
         if dn is None:
             return dy
-        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dy)
+        return self._norm_backward(dn, kept, norm, into=dy)
 
     def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, HalfKept]:
         rstd, halfway = self._mlp_first(x, batch)
@@ -145,7 +144,7 @@ class Layer:
         del halfway
         return self._added(y, x, rstd=rstd, inner=inner, norm=self.parts.mlp_out_norm)
 
-    def _mlp_first(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, Any]:
+    def _mlp_first(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor | None, Any]:
         """The norm's rstd, and what the half makes of the normed input, which goes."""
         normed, rstd = self._norm(x, self.parts.mlp_norm)
         return rstd, self.mlp.first(normed, batch)
@@ -154,19 +153,28 @@ class Layer:
         parts, norm = self.parts, self.parts.mlp_norm
         inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
         dn = self.mlp.backward(inner, kept.inner, lambda: self._norm(kept.x, norm)[0], batch)
-        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=dz)
+        return self._norm_backward(dn, kept, norm, into=dz)
 
-    def _norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
+    def _norm(self, x: torch.Tensor, norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """x itself where there is no norm."""
+        if norm is None:
+            return x, None
         return self.kernels.rms_norm(x, norm.weight, norm.epsilon, offset=norm.offset)
 
+    def _norm_backward(
+        self, dn: torch.Tensor, kept: HalfKept, norm: Norm | None, *, into: torch.Tensor
+    ) -> torch.Tensor:
+        """The gradient to a half's input through the norm before it, added to that along the residual."""
+        if norm is None or kept.rstd is None:
+            return into.add_(dn)
+        return self.kernels.rms_norm_backward(dn, kept.x, kept.rstd, norm.weight, offset=norm.offset, into=into)
+
     def _added(
-        self, y: torch.Tensor, x: torch.Tensor, *, rstd: torch.Tensor, inner: Any, norm: Norm | None
+        self, y: torch.Tensor, x: torch.Tensor, *, rstd: torch.Tensor | None, inner: Any, norm: Norm | None
     ) -> tuple[torch.Tensor, HalfKept]:
         """What a half gives, after its norm and times its scale, added to its input x, in the storage of y."""
-        unnormed, out_rstd = None, None
-        if norm is not None:
-            unnormed = y
-            y, out_rstd = self._norm(y, norm)
+        unnormed = None if norm is None else y
+        y, out_rstd = self._norm(y, norm)
         scale = self.parts.residual_scale
         total = (y if scale == 1.0 else y.mul_(scale)).add_(x)
         return total, HalfKept(x=x, rstd=rstd, inner=inner, unnormed=unnormed, out_rstd=out_rstd)

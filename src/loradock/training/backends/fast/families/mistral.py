@@ -1,18 +1,38 @@
-"""Mistral: a Llama whose layers may all look through a sliding window."""
+"""Mistral: a Llama whose layers may all look through a sliding window; Ministral 3's far queries have a temperature."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
-from loradock.training.backends.fast.families.base import common_model, decoder_of, split_layer
-from loradock.training.backends.fast.families.parts import ModelParts
+import torch
+
+from loradock.training.backends.fast.families.base import common_model, decoder_of, split_layer, tables_of
+from loradock.training.backends.fast.families.parts import ModelParts, Tables
+
+SCALED = "scaled"
 
 
 def parts(model: Any, *, positions: int) -> ModelParts:
     """See `families.read`."""
-    config = decoder_of(model).config
+    decoder = decoder_of(model)
     layers = [
-        split_layer(layer, config, window=config.sliding_window, activation=config.hidden_act)
-        for layer in decoder_of(model).layers
+        split_layer(layer, decoder.config, window=decoder.config.sliding_window, activation=decoder.config.hidden_act)
+        for layer in decoder.layers
     ]
-    return common_model(model, positions=positions, layers=layers)
+    tables = _tables(decoder, positions=positions)
+    if SCALED in tables:
+        layers = [replace(each, mixer=replace(each.mixer, query_rotary=SCALED)) for each in layers]
+    return common_model(model, positions=positions, layers=layers, tables=tables)
+
+
+def _tables(decoder: Any, *, positions: int) -> Tables:
+    """The usual table, and where a document reaches so far, that of queries, which are multiplied after they turned."""
+    tables = tables_of(decoder.rotary_emb, positions=positions)
+    rope = getattr(decoder.config, "rope_parameters", None) or {}
+    beta, near = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
+    if not beta or positions <= near:
+        return tables
+    cos, sin = tables[""]
+    scale = 1 + beta * torch.log1p((torch.arange(positions, device=cos.device) / near).floor())[:, None]
+    return {**tables, SCALED: (cos * scale, sin * scale)}

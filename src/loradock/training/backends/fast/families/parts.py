@@ -13,7 +13,8 @@ from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.token_rows import RowParameter
 
-Tables = dict[str, tuple[torch.Tensor, torch.Tensor]]
+Table = tuple[torch.Tensor, torch.Tensor]
+Tables = dict[str, Table]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -96,10 +97,11 @@ class AttentionParts:
     """Attention. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says. `rotary` names the table of positions, None: nothing turns; keys do not
-    where `turns_keys` is False, without these norms; `is_interleaved`: a column turns with the next one, not with that
-    of the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output
-    is multiplied.
+    which the length of their weight says; `turns_first`: they are normed after they were turned. `rotary` names the
+    table of positions, None: nothing turns; keys do not where `turns_keys` is False, without these norms. Queries
+    turn by `query_rotary` where that is another. `is_interleaved`: a column turns with the next one, not with that of
+    the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output is
+    multiplied.
     """
 
     qkv: tuple[Any, ...]
@@ -108,7 +110,9 @@ class AttentionParts:
     output: Any
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    turns_first: bool = False
     rotary: str | None = ""
+    query_rotary: str | None = None
     is_interleaved: bool = False
     turns_keys: bool = True
     is_gated: bool = False
@@ -139,14 +143,14 @@ class RecurrentParts:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class LayerParts:
-    """One decoder layer: what mixes tokens, and what each token goes through alone, each after a norm.
+    """One decoder layer: what mixes tokens, and what each token goes through alone, each between two norms.
 
     Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`.
     """
 
-    mixer_norm: Norm
+    mixer_norm: Norm | None
     mixer: AttentionParts | RecurrentParts
-    mlp_norm: Norm
+    mlp_norm: Norm | None
     mlp: DenseParts | MixtureParts
     mixer_out_norm: Norm | None = None
     mlp_out_norm: Norm | None = None

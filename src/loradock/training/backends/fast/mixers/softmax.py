@@ -11,14 +11,14 @@ import torch
 from loradock.training.backends.fast import shared_prompts
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.parts import AttentionParts, Norm
+from loradock.training.backends.fast.families.parts import AttentionParts, Norm, Table, Tables
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxKept:
-    """What backward needs. q and k [T, heads, size] are before their norm, or after rotation; `gate` as q."""
+    """What backward needs. q and k [T, heads, size] are before their norm, else after rotation; `gate` as q."""
 
     h: torch.Tensor | None
     q: torch.Tensor
@@ -33,7 +33,7 @@ class SoftmaxKept:
 
 
 class Softmax:
-    """See `base.Mixer`. `table`: see `ModelParts`; None turns nothing."""
+    """See `base.Mixer`. `tables`: see `ModelParts`."""
 
     def __init__(
         self,
@@ -41,13 +41,14 @@ class Softmax:
         qkv: LinearGroup,
         output: LinearGroup,
         *,
-        table: tuple[torch.Tensor, torch.Tensor] | None,
+        tables: Tables,
         attention: Attention,
         kernels: Kernels,
     ) -> None:
         self.parts = parts
         self.qkv, self.output = qkv, output
-        self.table = table
+        self.table = None if parts.rotary is None else tables[parts.rotary]
+        self.query_table = self.table if parts.query_rotary is None else tables[parts.query_rotary]
         self.attention = attention
         self.kernels = kernels
 
@@ -58,15 +59,14 @@ class Softmax:
         parts = self.parts
         joined, h = self.qkv.forward(normed, keys=batch.keys)
         both, q, k, v, gate = self._split(joined)
-        raw_q, q_rstd = q, None
-        raw_k, k_rstd = k, None
-        if parts.query_norm is not None and parts.key_norm is not None:
-            q, q_rstd = self._head_norm(raw_q, parts.query_norm)
-            k, k_rstd = self._head_norm(raw_k, parts.key_norm)
-            self._rotate(q, batch, sign=1)
-            self._rotate(k, batch, sign=1)
-        else:
-            self._rotate(both if parts.turns_keys else q, batch, sign=1)
+        if self._turns_first:
+            self._rotate_both(both, batch, sign=1)
+        raw_q, raw_k = q, k
+        q, q_rstd = self._head_norm(raw_q, parts.query_norm)
+        k, k_rstd = self._head_norm(raw_k, parts.key_norm)
+        if not self._turns_first:
+            self._rotate(q, self.query_table, batch, sign=1)
+            self._rotate(k, self.table, batch, sign=1)
         out, saved = shared_prompts.forward(self.attention, q, k, v, batch, parts.rule)
         y, h_output = self.output.forward(gated(out, gate), keys=batch.keys)
         kept = SoftmaxKept(
@@ -98,26 +98,24 @@ class Softmax:
         dout = self.output.backward_input(dy, dh, keys=batch.keys).view_as(saved.out)
         self.output.backward_a(dh, gated(saved.out, saved.gate), keys=batch.keys)
         dout, dgate = gated_backward(dout, saved.out, saved.gate)
-        q, k = saved.q, saved.k
-        if parts.query_norm is not None and parts.key_norm is not None:
-            q, _ = self._head_norm(saved.q, parts.query_norm)
-            k, _ = self._head_norm(saved.k, parts.key_norm)
-            self._rotate(q, batch, sign=1)
-            self._rotate(k, batch, sign=1)
+        q, _ = self._head_norm(saved.q, parts.query_norm)
+        k, _ = self._head_norm(saved.k, parts.key_norm)
+        if not self._turns_first:
+            self._rotate(q, self.query_table, batch, sign=1)
+            self._rotate(k, self.table, batch, sign=1)
         dq, dk, dv = shared_prompts.backward(
             self.attention, dout, q, k, saved.v, saved.out, saved.attention, batch, parts.rule
         )
-        if parts.query_norm is not None and parts.key_norm is not None:
-            self._rotate(dq, batch, sign=-1)
-            self._rotate(dk, batch, sign=-1)
-            dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
-            dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
+        if not self._turns_first:
+            self._rotate(dq, self.query_table, batch, sign=-1)
+            self._rotate(dk, self.table, batch, sign=-1)
+        dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
+        dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
         if dgate is not None:
             dq = torch.stack([dq, dgate], dim=2).flatten(1, 2)
         joined = torch.cat([dq, dk, dv], dim=1)
-        if parts.query_norm is None:
-            turned = saved.q.shape[1] + parts.turns_keys * saved.k.shape[1]
-            self._rotate(joined[:, :turned], batch, sign=-1)
+        if self._turns_first:
+            self._rotate_both(joined[:, : dq.shape[1] + dk.shape[1]], batch, sign=-1)
         joined = joined.flatten(1)
         dh = self.qkv.backward_b(joined, saved.h)
         if dh is not None:
@@ -128,23 +126,42 @@ class Softmax:
         """See `base.Mixer`."""
         return self.qkv, self.output
 
-    def _head_norm(self, x: torch.Tensor, norm: Norm) -> tuple[torch.Tensor, torch.Tensor]:
-        """The norm of each head by itself, or of all at once; x [T, heads, size]."""
+    @property
+    def _turns_first(self) -> bool:
+        """Whether heads turn where the projections left them, which takes no copy, before a norm if there is one."""
+        return self.parts.turns_first or self.parts.query_norm is None
+
+    def _head_norm(self, x: torch.Tensor, norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor | None]:
+        """The norm of each head by itself, or of all at once; x [T, heads, size], itself without a norm."""
+        if norm is None:
+            return x, None
         y, rstd = self.kernels.rms_norm(
             x.reshape(-1, norm.weight.shape[0]), norm.weight, norm.epsilon, offset=norm.offset
         )
         return y.view(x.shape), rstd
 
-    def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm) -> torch.Tensor:
+    def _head_norm_backward(self, dy: torch.Tensor, x: torch.Tensor, rstd: Any, norm: Norm | None) -> torch.Tensor:
+        if norm is None:
+            return dy
         size = norm.weight.shape[0]
         flat = dy.reshape(-1, size)
         return self.kernels.rms_norm_backward(flat, x.reshape(-1, size), rstd, norm.weight, offset=norm.offset).view(
             x.shape
         )
 
-    def _rotate(self, heads: torch.Tensor, batch: Tokens, *, sign: int) -> None:
-        if self.table is not None:
-            cos, sin = self.table
+    def _rotate_both(self, both: torch.Tensor, batch: Tokens, *, sign: int) -> None:
+        """Queries and keys [T, H + K, D] in place, at once where they turn by one table."""
+        queries = self.parts.heads[0]
+        if self.parts.turns_keys and self.query_table is self.table:
+            self._rotate(both, self.table, batch, sign=sign)
+            return
+        self._rotate(both[:, :queries], self.query_table, batch, sign=sign)
+        if self.parts.turns_keys:
+            self._rotate(both[:, queries:], self.table, batch, sign=sign)
+
+    def _rotate(self, heads: torch.Tensor, table: Table | None, batch: Tokens, *, sign: int) -> None:
+        if table is not None:
+            cos, sin = table
             is_interleaved = self.parts.is_interleaved
             self.kernels.rope_(heads, cos, sin, batch.positions, sign=sign, is_interleaved=is_interleaved)
 
