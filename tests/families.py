@@ -27,6 +27,18 @@ NEAR = {
     "original_max_position_embeddings": 8,
     "llama_4_scaling_beta": 0.3,
 }
+# Its last layer's heads are wider and fewer, its keys are its values, and a quarter of a head turns.
+GEMMA_4 = {
+    "head_dim": 32,
+    "global_head_dim": 64,
+    "num_global_key_value_heads": 1,
+    "attention_k_eq_v": True,
+    "hidden_size_per_layer_input": 0,
+    "num_kv_shared_layers": 0,
+    "sliding_window": 16,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "final_logit_softcapping": 3.0,
+}
 # Windows are shorter than the rows; heads of Gemma and Qwen 3 are wider than hidden size over heads.
 FAMILIES: dict[str, dict[str, Any]] = {
     "llama": {"tie_word_embeddings": True},
@@ -89,6 +101,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 16,
         "layer_types": ["sliding_attention", "full_attention"],
     },
+    "gemma4_text": GEMMA_4,
+    "gemma4_unified_text": GEMMA_4,
 }
 
 
@@ -102,6 +116,9 @@ def make_model(directory: Path, family: str, **settings: Any) -> Path:
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+        for name, buffer in model.named_buffers():
+            if name.endswith("layer_scalar"):
+                buffer.mul_(0.7)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
     return directory

@@ -67,5 +67,7 @@ FAMILIES = (
     Family(decoder="GemmaModel", model_type="gemma", module="gemma"),
     Family(decoder="Gemma2Model", model_type="gemma2", module="gemma", has_out_norms=True),
     Family(decoder="Gemma3TextModel", model_type="gemma3_text", module="gemma", has_out_norms=True, gguf_name="gemma3"),
+    Family(decoder="Gemma4TextModel", model_type="gemma4_text", module="gemma4", has_out_norms=True),
+    Family(decoder="Gemma4UnifiedTextModel", model_type="gemma4_unified_text", module="gemma4", has_out_norms=True),
 )
 BY_DECODER = {family.decoder: family for family in FAMILIES}

@@ -154,7 +154,7 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
         job.model,
         positions=job.plan.data.limit_tokens,
         dtype=torch.float32,
-        attention=plain_model.attention,
+        attention_of=lambda _: plain_model.layers[0].mixer.attention,
         kernels=plain,
         checkpointed=switch.get("checkpointed", 0),
     )

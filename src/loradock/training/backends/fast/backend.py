@@ -22,6 +22,7 @@ from loradock.model.adapters import trainable
 from loradock.plan.plan import Decision
 from loradock.training.backends.base import Backend
 from loradock.training.backends.fast import attention, rehearsal, self_check, vector_check
+from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
 from loradock.training.backends.fast.families.base import decoder_of
 from loradock.training.backends.fast.families.parts import Unfit
@@ -239,30 +240,36 @@ def made_ready(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
 def build(job: Job) -> tuple[FastModel, tuple[Decision[Any], ...]]:
     """The fast backend's view of the job's model, and what computes it. Unfit where no family serves it."""
     plan, asked, config = job.plan, job.config.model, decoder_of(job.model).config
+    chosen: dict[int, tuple[Attention, str]] = {}
     device = next(job.model.parameters()).device
     dtype = getattr(torch, plan.compute_dtype.value)
-    backend, why = attention.choose(
-        device=device.type,
-        capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
-        dtype=dtype,
-        head_dim=head_size(config),
-        softcap=getattr(config, "attn_logit_softcapping", None),
-        has_flash_attn=plan.attention.value == "flash_attention_2",
-        asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
-    )
+
+    def attention_of(head_dim: int) -> Attention:
+        if head_dim not in chosen:
+            chosen[head_dim] = attention.choose(
+                device=device.type,
+                capability=torch.cuda.get_device_capability(device) if device.type == "cuda" else None,
+                dtype=dtype,
+                head_dim=head_dim,
+                softcap=getattr(config, "attn_logit_softcapping", None),
+                has_flash_attn=plan.attention.value == "flash_attention_2",
+                asked="auto" if asked.attention == "eager" else asked.attention,  # eager is for the reference alone
+            )
+        return chosen[head_dim][0]
+
     kernels = kernels_for(device, plan.kernels.value)
     model = FastModel(
         job.model,
         positions=plan.data.limit_tokens,
         dtype=dtype,
-        attention=backend,
+        attention_of=attention_of,
         kernels=kernels,
         checkpointed=plan.checkpointed_layers.value,
     )
     model.balance.coefficient = balancing_of(job.model.get_base_model()) if model.has_experts else 0.0
-    return model, (Decision(name="attention over documents", value=backend.name, why=why),)
-
-
-def head_size(config: Any) -> int:
-    """The size of an attention head."""
-    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    return model, tuple(
+        Decision(
+            name="attention over documents" + f", heads of {size}" * (len(chosen) > 1), value=backend.name, why=why
+        )
+        for size, (backend, why) in sorted(chosen.items())
+    )

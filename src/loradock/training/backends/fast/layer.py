@@ -9,6 +9,7 @@ layers give, a mixture 2I for each expert of a token, shared ones too.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,7 +61,7 @@ class Layer:
         room: DenseRoom,
         balance: Balance,
         tables: Tables,
-        attention: Attention,
+        attention_of: Callable[[int], Attention],
         kernels: Kernels,
         index: int,
         mixture: int,
@@ -78,6 +79,7 @@ class Layer:
         if isinstance(parts.mixer, RecurrentParts):
             self.mixer: Mixer = Recurrent(parts.mixer, inputs, output)
         else:
+            attention = attention_of(parts.mixer.heads[2])
             self.mixer = Softmax(parts.mixer, inputs, output, tables=tables, attention=attention, kernels=kernels)
         if isinstance(parts.mlp, MixtureParts):
             self.mlp: Mlp = Mixture(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
@@ -91,7 +93,7 @@ class Layer:
         """x [T, hidden] -> [T, hidden], and what backward needs."""
         y, mixer = self._mixer_forward(x, batch)
         z, mlp = self._mlp_forward(y, batch)
-        return z, (mixer, mlp)
+        return (z if self.parts.scale == 1.0 else z.mul_(self.parts.scale)), (mixer, mlp)
 
     def recompute(self, x: torch.Tensor, batch: Tokens) -> LayerKept:
         """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
@@ -106,6 +108,8 @@ class Layer:
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
         mixer, mlp = kept
+        if self.parts.scale != 1.0:
+            dz = dz.mul_(self.parts.scale)
         return self._mixer_backward(self._mlp_backward(dz, mlp, batch), mixer, batch)
 
     def attend_by(self, attention: Attention | None) -> Attention | None:
@@ -114,6 +118,11 @@ class Layer:
             return None
         before, self.mixer.attention = self.mixer.attention, attention
         return before
+
+    @property
+    def is_static(self) -> bool:
+        """Whether its launches follow from the shape of a batch alone."""
+        return isinstance(self.mixer, Softmax) and self.mixer.attention.is_static
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""

@@ -19,7 +19,6 @@ from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.layer import Layer, LayerKept
 from loradock.training.backends.fast.linear import adapter_parameters
-from loradock.training.backends.fast.mixers.recurrent import Recurrent
 from loradock.training.backends.fast.mlp.experts import expert_parameters
 from loradock.training.backends.fast.mlp.mixture import unwrapped
 from loradock.training.backends.fast.mlp.router import Balance
@@ -32,7 +31,7 @@ class FastModel:
     """Computes losses and adapter gradients of a PeftModel whose weights it shares.
 
     `checkpointed` of the layers keep their input only and are computed again in backward. `positions` is the longest
-    document, in tokens. Raises Unfit for a model no family serves.
+    document, in tokens; `attention_of` is what attends by heads of a size. Raises Unfit for a model no family serves.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class FastModel:
         *,
         positions: int,
         dtype: torch.dtype,
-        attention: Attention,
+        attention_of: Callable[[int], Attention],
         kernels: Kernels,
         checkpointed: int = 0,
     ) -> None:
@@ -66,7 +65,7 @@ class FastModel:
                 room=self.room,
                 balance=self.balance,
                 tables=parts.tables,
-                attention=attention,
+                attention_of=attention_of,
                 kernels=kernels,
                 index=index,
                 mixture=sum(has_experts[:index]),
@@ -85,7 +84,6 @@ class FastModel:
         scalar_head = None if scalar is None else ScalarHead(scalar, self.adapters)
         self.pooler = Pooler(parts.norm, kernels=kernels, head=scalar_head)
         self.checkpointed = checkpointed
-        self.attention = attention
         self.adapters.refresh()
 
     @contextmanager
@@ -117,7 +115,7 @@ class FastModel:
     @property
     def is_static(self) -> bool:
         """Whether its launches follow from the shape of a batch alone, so that a graph may replay them."""
-        return self.attention.is_static and not any(isinstance(each.mixer, Recurrent) for each in self.layers)
+        return all(layer.is_static for layer in self.layers)
 
     def keep_dense(self, layers: int) -> None:
         """Keep the frozen matrices of the last so many layers dense, and those of no other."""

@@ -97,7 +97,8 @@ class AttentionParts:
     """Attention. `qkv` are modules that read the same input: one each, or one for all.
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
-    which the length of their weight says; `turns_first`: they are normed after they were turned. `rotary` names the
+    which the length of their weight says; `turns_first`: they are normed after they were turned. Values have a norm,
+    too, and without `has_values` no projection: they are the keys as projected. `rotary` names the
     table of positions, None: nothing turns; keys do not where `turns_keys` is False, without these norms. Queries
     turn by `query_rotary` where that is another. `is_interleaved`: a column turns with the next one, not with that of
     the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output is
@@ -110,6 +111,8 @@ class AttentionParts:
     output: Any
     query_norm: Norm | None = None
     key_norm: Norm | None = None
+    value_norm: Norm | None = None
+    has_values: bool = True
     turns_first: bool = False
     rotary: str | None = ""
     query_rotary: str | None = None
@@ -145,7 +148,8 @@ class RecurrentParts:
 class LayerParts:
     """One decoder layer: what mixes tokens, and what each token goes through alone, each between two norms.
 
-    Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`.
+    Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`, what
+    comes out of the layer is multiplied with `scale`.
     """
 
     mixer_norm: Norm | None
@@ -155,6 +159,7 @@ class LayerParts:
     mixer_out_norm: Norm | None = None
     mlp_out_norm: Norm | None = None
     residual_scale: float = 1.0
+    scale: float = 1.0
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""

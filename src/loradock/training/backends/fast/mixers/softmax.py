@@ -18,7 +18,7 @@ from loradock.training.backends.fast.linear import LinearGroup
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class SoftmaxKept:
-    """What backward needs. q and k [T, heads, size] are before their norm, else after rotation; `gate` as q."""
+    """What backward needs. q, k and v [T, heads, size] are before their norm, else after rotation; `gate` as q."""
 
     h: torch.Tensor | None
     q: torch.Tensor
@@ -27,6 +27,7 @@ class SoftmaxKept:
     gate: torch.Tensor | None
     q_rstd: torch.Tensor | None
     k_rstd: torch.Tensor | None
+    v_rstd: torch.Tensor | None
     out: torch.Tensor
     attention: Any
     h_output: torch.Tensor | None
@@ -61,9 +62,10 @@ class Softmax:
         both, q, k, v, gate = self._split(joined)
         if self._turns_first:
             self._rotate_both(both, batch, sign=1)
-        raw_q, raw_k = q, k
+        raw_q, raw_k, raw_v = q, k, v
         q, q_rstd = self._head_norm(raw_q, parts.query_norm)
         k, k_rstd = self._head_norm(raw_k, parts.key_norm)
+        v, v_rstd = self._head_norm(raw_v, parts.value_norm)
         if not self._turns_first:
             self._rotate(q, self.query_table, batch, sign=1)
             self._rotate(k, self.table, batch, sign=1)
@@ -73,10 +75,11 @@ class Softmax:
             h=h,
             q=raw_q,
             k=raw_k,
-            v=v,
+            v=raw_v,
             gate=gate,
             q_rstd=q_rstd,
             k_rstd=k_rstd,
+            v_rstd=v_rstd,
             out=out,
             attention=saved,
             h_output=h_output,
@@ -100,20 +103,22 @@ class Softmax:
         dout, dgate = gated_backward(dout, saved.out, saved.gate)
         q, _ = self._head_norm(saved.q, parts.query_norm)
         k, _ = self._head_norm(saved.k, parts.key_norm)
+        v, _ = self._head_norm(saved.v, parts.value_norm)
         if not self._turns_first:
             self._rotate(q, self.query_table, batch, sign=1)
             self._rotate(k, self.table, batch, sign=1)
         dq, dk, dv = shared_prompts.backward(
-            self.attention, dout, q, k, saved.v, saved.out, saved.attention, batch, parts.rule
+            self.attention, dout, q, k, v, saved.out, saved.attention, batch, parts.rule
         )
         if not self._turns_first:
             self._rotate(dq, self.query_table, batch, sign=-1)
             self._rotate(dk, self.table, batch, sign=-1)
         dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
         dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
+        dv = self._head_norm_backward(dv, saved.v, saved.v_rstd, parts.value_norm)
         if dgate is not None:
             dq = torch.stack([dq, dgate], dim=2).flatten(1, 2)
-        joined = torch.cat([dq, dk, dv], dim=1)
+        joined = torch.cat([dq, dk, dv] if parts.has_values else [dq, dk.add_(dv)], dim=1)
         if self._turns_first:
             self._rotate_both(joined[:, : dq.shape[1] + dk.shape[1]], batch, sign=-1)
         joined = joined.flatten(1)
@@ -174,8 +179,9 @@ class Softmax:
         """
         queries, keys, size = self.parts.heads
         first = queries * (1 + self.parts.is_gated)
-        heads = joined.view(joined.shape[0], first + 2 * keys, size)
-        q, k, v = heads.split([first, keys, keys], dim=1)
+        heads = joined.view(joined.shape[0], -1, size)
+        q, k = heads[:, :first], heads[:, first : first + keys]
+        v = heads[:, first + keys :] if self.parts.has_values else k
         both = heads[:, : first + keys]
         return (both, q[:, ::2], k, v, q[:, 1::2]) if self.parts.is_gated else (both, q, k, v, None)
 
