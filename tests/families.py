@@ -103,6 +103,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "gemma4_text": GEMMA_4,
     "gemma4_unified_text": GEMMA_4,
+    # Its last two layers attend to keys and values of the first two.
+    "gemma4_small": {
+        **GEMMA_4,
+        "model_type": "gemma4_text",
+        "num_hidden_layers": 4,
+        "attention_k_eq_v": False,
+        "num_global_key_value_heads": None,
+        "hidden_size_per_layer_input": 16,
+        "num_kv_shared_layers": 2,
+        "use_double_wide_mlp": True,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+    },
 }
 
 
@@ -110,8 +122,11 @@ def make_model(directory: Path, family: str, **settings: Any) -> Path:
     """A random model of 2 layers, with the demo's tokenizer; norms and biases are random too, as trained ones are."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     shape = {**COMMON, "vocab_size": len(tokenizer) + 10, **FAMILIES.get(family, {}), **settings}
+    kind = shape.pop("model_type", family)
+    if kind == "gemma4_text":
+        shape["vocab_size_per_layer_input"] = shape["vocab_size"]
     torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **shape))
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):

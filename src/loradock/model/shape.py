@@ -120,10 +120,6 @@ def peculiarity(config: Any) -> str | None:
             return f"the model has {name} {share}"
     if getattr(config, "use_bidirectional_attention", False) not in (None, False, "vision"):  # Gemma 4: of images
         return "the model's attention is not causal"
-    if getattr(config, "hidden_size_per_layer_input", 0):
-        return "each layer of the model reads an embedding of its own (hidden_size_per_layer_input)"
-    if getattr(config, "num_kv_shared_layers", 0):
-        return "the model's last layers read the keys and values of others (num_kv_shared_layers)"
     if getattr(config, "enable_moe_block", False):
         return "the model has experts beside a dense MLP in each layer (enable_moe_block)"
     rope = getattr(config, "rope_parameters", None) or {}

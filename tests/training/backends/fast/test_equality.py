@@ -84,9 +84,10 @@ def reference(job: Job) -> Computed:
 
 
 def same(found: Computed, expected: Computed) -> None:
-    """Within float32's rounding: sums of thousands of terms in another order; gradients are of the order of 1."""
+    """Within float32's rounding: sums of thousands of terms in another order; most gradients are of the order of 1."""
     assert found[0] == pytest.approx(expected[0], rel=1e-5)
-    assert_close(found[1], expected[1], absolute=2e-5)
+    largest = max(float(each.abs().max()) for each in expected[1].values())
+    assert_close(found[1], expected[1], absolute=2e-5 * max(1.0, largest / 10))
 
 
 def job_for(family: str, folder: Path, model: Path, data: Path, *settings: str) -> Job:
@@ -141,7 +142,7 @@ def test_bfloat16_is_near_float32(tmp_path: Path, models: Models, rows: Path) ->
 
 
 @pytest.mark.thin(6)
-@pytest.mark.parametrize("family", ["llama", "phi3", "gemma2"])
+@pytest.mark.parametrize("family", ["llama", "phi3", "gemma2", "gemma4_small"])
 @pytest.mark.parametrize("switch", [{"checkpointed": 1}, {"checkpointed": 2}, {"cached": 1}, {"cached": 2}])
 def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
     switch: dict[str, int], family: str, tmp_path: Path, models: Models, rows: Path
@@ -313,7 +314,7 @@ def test_a_planted_error_in_the_mask_is_caught(
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
     model = build(job)[0]
-    backend = type(model.attention)
+    backend = type(model.layers[0].mixer.attention)
     monkeypatch.setitem(globals(), "REAL_ATTENTION", backend.forward)
     monkeypatch.setattr(backend, "forward", planted)
     assert float(model.loss(flat_batch(job))) != pytest.approx(expected[0], rel=1e-5)

@@ -11,6 +11,7 @@ import torch
 
 from loradock.data.collate import MicroBatch
 from loradock.training.backends.fast.attention.base import Documents
+from loradock.training.backends.fast.carried import Carried
 from loradock.training.backends.fast.keys import token_keys
 from loradock.training.objectives.pooling import Pooling, flat
 
@@ -28,7 +29,8 @@ class Tokens:
     [T]: the tokens of documents, [0] where nothing but these is there or it makes no difference. Where
     documents share a prompt, its tokens are computed once: `documents` are of D tokens, more than T, `unfold` int64 [D]
     is the token that stands in each of their places, `fold` int64 [T] the first place of each token, and `again` int64
-    [D - T] the places of tokens that stand in an earlier one, too; all three [0] where nothing is shared.
+    [D - T] the places of tokens that stand in an earlier one, too; all three [0] where nothing is shared. `carried`: of
+    the pass over them that goes on.
     """
 
     ids: torch.Tensor
@@ -39,6 +41,7 @@ class Tokens:
     unfold: torch.Tensor = field(default_factory=nothing)
     fold: torch.Tensor = field(default_factory=nothing)
     again: torch.Tensor = field(default_factory=nothing)
+    carried: Carried = field(default_factory=Carried)
 
     @property
     def tokens(self) -> int:
@@ -47,7 +50,8 @@ class Tokens:
 
     def tensors(self) -> dict[str, torch.Tensor]:
         """Its own tensors by name, without those of the documents."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.name != "documents"}
+        names = (field.name for field in fields(self) if field.name not in ("documents", "carried"))
+        return {name: getattr(self, name) for name in names}
 
     def uses(self) -> torch.Tensor:
         """How often each token stands in a document that is learned from, [T]."""

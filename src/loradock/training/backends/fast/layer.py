@@ -28,6 +28,7 @@ from loradock.training.backends.fast.mlp.base import Frozen, Mlp
 from loradock.training.backends.fast.mlp.dense import Dense
 from loradock.training.backends.fast.mlp.mixture import Mixture
 from loradock.training.backends.fast.mlp.router import Balance
+from loradock.training.backends.fast.mlp.token_input import GatedInput
 from loradock.training.backends.fast.weights import DenseRoom
 
 GROUPS, ADAPTERS_A_GROUP = 4, 16
@@ -47,7 +48,8 @@ class HalfKept:
     out_rstd: torch.Tensor | None
 
 
-LayerKept = tuple[HalfKept, HalfKept]
+LayerKept = tuple[HalfKept, HalfKept, HalfKept | None]
+"""Of both halves, and of what follows them."""
 
 
 class Layer:
@@ -76,6 +78,11 @@ class Layer:
             LinearGroup(modules, adapters, room, kernels=kernels, first=first_adapter(index, group))
             for group, modules in enumerate(parts.groups())
         )
+        self.gated_input: GatedInput | None = None
+        if parts.gated_input is not None:
+            *of_mlp, gate, last = of_mlp
+            activation = parts.gated_input.activation
+            self.gated_input = GatedInput(gate, last, activation=activation, kernels=kernels, index=index)
         if isinstance(parts.mixer, RecurrentParts):
             self.mixer: Mixer = Recurrent(parts.mixer, inputs, output)
         else:
@@ -93,23 +100,27 @@ class Layer:
         """x [T, hidden] -> [T, hidden], and what backward needs."""
         y, mixer = self._mixer_forward(x, batch)
         z, mlp = self._mlp_forward(y, batch)
-        return (z if self.parts.scale == 1.0 else z.mul_(self.parts.scale)), (mixer, mlp)
+        z, last = self._last_forward(z, batch)
+        return (z if self.parts.scale == 1.0 else z.mul_(self.parts.scale)), (mixer, mlp, last)
 
     def recompute(self, x: torch.Tensor, batch: Tokens) -> LayerKept:
         """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
         y, mixer = self._mixer_forward(x, batch, is_last=True)
         if self.parts.mlp_out_norm is not None:
-            _, mlp = self._mlp_forward(y, batch)
-            return mixer, mlp
+            z, mlp = self._mlp_forward(y, batch)
+            return mixer, mlp, self._last_forward(z, batch)[1]
         rstd, halfway = self._mlp_first(y, batch)
         inner = self.mlp.recomputed(halfway, batch)
-        return mixer, HalfKept(x=y, rstd=rstd, inner=inner, unnormed=None, out_rstd=None)
+        return mixer, HalfKept(x=y, rstd=rstd, inner=inner, unnormed=None, out_rstd=None), None
 
     def backward(self, dz: torch.Tensor, kept: LayerKept, batch: Tokens) -> torch.Tensor:
         """The gradient to the layer's input, in the storage of `dz` [T, hidden]; its adapters' into the flat buffer."""
-        mixer, mlp = kept
+        mixer, mlp, last = kept
         if self.parts.scale != 1.0:
             dz = dz.mul_(self.parts.scale)
+        if self.gated_input is not None and last is not None:
+            inner = self._out_norm_backward(dz, last.unnormed, last.out_rstd, self.parts.gated_input_norm)
+            dz = dz.add_(self.gated_input.backward(inner, last.inner, lambda: last.x, batch))
         return self._mixer_backward(self._mlp_backward(dz, mlp, batch), mixer, batch)
 
     def attend_by(self, attention: Attention | None) -> Attention | None:
@@ -126,11 +137,14 @@ class Layer:
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""
-        return *self.mixer.linears(), *self.mlp.linears()
+        return *self.mixer.linears(), *self.mlp.linears(), *self._last_linears()
 
     def frozen(self) -> tuple[Frozen, ...]:
         """All frozen matrices that may have adapters."""
-        return *self.mixer.linears(), *self.mlp.frozen()
+        return *self.mixer.linears(), *self.mlp.frozen(), *self._last_linears()
+
+    def _last_linears(self) -> tuple[LinearGroup, ...]:
+        return () if self.gated_input is None else self.gated_input.linears()
 
     def _mixer_forward(self, x: torch.Tensor, batch: Tokens, *, is_last: bool = False) -> tuple[torch.Tensor, HalfKept]:
         normed, rstd = self._norm(x, self.parts.mixer_norm)
@@ -163,6 +177,13 @@ class Layer:
         inner = self._out_norm_backward(dz, kept.unnormed, kept.out_rstd, parts.mlp_out_norm)
         dn = self.mlp.backward(inner, kept.inner, lambda: self._norm(kept.x, norm)[0], batch)
         return self._norm_backward(dn, kept, norm, into=dz)
+
+    def _last_forward(self, z: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, HalfKept | None]:
+        """What follows both halves; z [T, hidden] itself where nothing does."""
+        if self.gated_input is None:
+            return z, None
+        y, inner = self.gated_input.forward(z, batch)
+        return self._added(y, z, rstd=None, inner=inner, norm=self.parts.gated_input_norm)
 
     def _norm(self, x: torch.Tensor, norm: Norm | None) -> tuple[torch.Tensor, torch.Tensor | None]:
         """x itself where there is no norm."""

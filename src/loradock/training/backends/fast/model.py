@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -14,10 +14,11 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.attention.per_document import PerDocument
 from loradock.training.backends.fast.batch import FlatBatch, PooledBatch, Tokens
+from loradock.training.backends.fast.carried import Carried, TokenInputs
 from loradock.training.backends.fast.families.parts import MixtureParts, ModelParts
 from loradock.training.backends.fast.head import Head
 from loradock.training.backends.fast.kernels import Kernels
-from loradock.training.backends.fast.layer import Layer, LayerKept
+from loradock.training.backends.fast.layer import Layer, LayerKept, first_adapter
 from loradock.training.backends.fast.linear import adapter_parameters
 from loradock.training.backends.fast.mlp.experts import expert_parameters
 from loradock.training.backends.fast.mlp.mixture import unwrapped
@@ -25,6 +26,8 @@ from loradock.training.backends.fast.mlp.router import Balance
 from loradock.training.backends.fast.pooler import Pooler, ScalarHead, head_of
 from loradock.training.backends.fast.token_rows import TokenRows, once
 from loradock.training.backends.fast.weights import DenseRoom
+
+Held = TypeVar("Held", bound=Tokens)
 
 
 class FastModel:
@@ -73,6 +76,10 @@ class FastModel:
             )
             for index, each in enumerate(parts.layers)
         ]
+        self.token_inputs: TokenInputs | None = None
+        if parts.token_inputs is not None:
+            first, room = first_adapter(len(parts.layers), 0), self.room
+            self.token_inputs = TokenInputs(parts.token_inputs, self.adapters, room, kernels=kernels, first=first)
         self.head = Head(
             parts.head.to(dtype),
             parts.norm,
@@ -108,6 +115,8 @@ class FastModel:
         self.adapters.refresh()
         self.head.weight = self.output_matrix.to(dtype)
         self.room.release()
+        if self.token_inputs is not None:
+            self.token_inputs.projection.bind(self.adapters)
         for layer in self.layers:
             for frozen in layer.frozen():
                 frozen.bind(self.adapters)
@@ -132,6 +141,7 @@ class FastModel:
         `adapters.gradient`.
         """
         with self.balance.over(batch):
+            batch = self._begun(batch)
             x, kept = self._forward(batch)
             loss, gradient = self.head.loss_and_gradient(x, batch, scale=scale)
             del x
@@ -141,20 +151,17 @@ class FastModel:
 
     def loss(self, batch: FlatBatch) -> torch.Tensor:
         """The summed negative log-likelihood of the supervised tokens, in nats."""
-        x = self._embed(batch)
-        for layer in self.layers:
-            x = layer.forward(x, batch)[0]  # what it keeps goes at once
+        x = self._states(batch)
         return self.head.loss(x, batch)
 
     def vectors(self, batch: PooledBatch) -> torch.Tensor:
         """Documents' vectors, float32 [documents, hidden], or scores [documents, 1]; nothing is kept for backward."""
-        x = self._embed(batch)
-        for layer in self.layers:
-            x = layer.forward(x, batch)[0]
+        x = self._states(batch)
         return self.pooler.forward(x, batch)
 
     def vectors_kept(self, batch: PooledBatch) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """The same, and what adds the adapters' gradients, from those of the vectors, to `adapters.gradient`, once."""
+        batch = self._begun(batch)
         x, kept = self._forward(batch)
 
         def backward(gradient: torch.Tensor) -> None:
@@ -164,13 +171,12 @@ class FastModel:
 
     def scores(self, batch: FlatBatch) -> torch.Tensor:
         """Documents' log-probabilities, float32 [documents], in nats; nothing is kept for backward."""
-        x = self._embed(batch)
-        for layer in self.layers:
-            x = layer.forward(x, batch)[0]
+        x = self._states(batch)
         return self.head.scores(x, batch)
 
     def scores_kept(self, batch: FlatBatch) -> tuple[torch.Tensor, Callable[[torch.Tensor], None]]:
         """The same, and what adds the adapters' gradients, from those of the sums, to `adapters.gradient`, once."""
+        batch = self._begun(batch)
         x, kept = self._forward(batch)
 
         def backward(gradient: torch.Tensor) -> None:
@@ -178,6 +184,20 @@ class FastModel:
             self._backward(self.head.loss_and_gradient(x, weighted, scale=1.0)[1], kept, batch)
 
         return self.head.scores(x, batch), backward
+
+    def _begun(self, batch: Held) -> Held:
+        """The batch for one pass forward and backward, with what layers read beside the states."""
+        if self.token_inputs is None:
+            return replace(batch, carried=Carried())
+        return replace(batch, carried=self.token_inputs.forward(self._embed(batch), batch.ids, keys=batch.keys))
+
+    def _states(self, batch: Tokens) -> torch.Tensor:
+        """Those after the last layer; what a layer keeps goes at once."""
+        batch = self._begun(batch)
+        x = self._embed(batch)
+        for layer in self.layers:
+            x = layer.forward(x, batch)[0]
+        return x
 
     def _forward(self, batch: Tokens) -> tuple[torch.Tensor, list[LayerKept | torch.Tensor]]:
         """The states after the last layer, and what backward needs of each."""
@@ -200,6 +220,8 @@ class FastModel:
             del held
         if self.embedding_rows:
             self.embedding_rows.look_up_backward(gradient, batch.ids, scale=self.embedding_scale)
+        if self.token_inputs is not None:
+            self.token_inputs.backward(batch.carried, lambda: self._embed(batch), keys=batch.keys)
         self.adapters.accumulate()
 
     def _embed(self, batch: Tokens) -> torch.Tensor:
@@ -214,4 +236,5 @@ def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
     of_layers = [p for layer in parts.layers for group in layer.groups() for p in adapter_parameters(group)]
     wrappers = (unwrapped(each.mlp.experts)[1] for each in parts.layers if isinstance(each.mlp, MixtureParts))
     of_experts = [p for of_layer in wrappers for wrapper in of_layer.values() for p in expert_parameters(wrapper)]
-    return [*of_layers, *of_experts, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]
+    of_inputs = [] if parts.token_inputs is None else adapter_parameters((parts.token_inputs.projection,))
+    return [*of_layers, *of_inputs, *of_experts, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]

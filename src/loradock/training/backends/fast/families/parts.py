@@ -98,7 +98,8 @@ class AttentionParts:
 
     `heads` are (queries, keys and values, size). The norms of queries and keys are of each head, or of all at once,
     which the length of their weight says; `turns_first`: they are normed after they were turned. Values have a norm,
-    too, and without `has_values` no projection: they are the keys as projected. `rotary` names the
+    too, and without `has_values` no projection: they are the keys as projected. `leaves`: a name by which later layers
+    know its keys and values; `reads`: that of the ones it attends to in the place of its own. `rotary` names the
     table of positions, None: nothing turns; keys do not where `turns_keys` is False, without these norms. Queries
     turn by `query_rotary` where that is another. `is_interleaved`: a column turns with the next one, not with that of
     the other half. `is_gated`: after each query head lies one of the same size, by whose sigmoid the head's output is
@@ -113,6 +114,8 @@ class AttentionParts:
     key_norm: Norm | None = None
     value_norm: Norm | None = None
     has_values: bool = True
+    leaves: str | None = None
+    reads: str | None = None
     turns_first: bool = False
     rotary: str | None = ""
     query_rotary: str | None = None
@@ -145,11 +148,38 @@ class RecurrentParts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class GatedInputParts:
+    """What follows both halves: `gate` reads the hidden states, `output` its activation times the token's input."""
+
+    gate: Any
+    output: Any
+    activation: Activation
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        return (self.gate,), (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TokenInputParts:
+    """What each layer reads of a token: (norm(`projection`(embedding) `projection_scale`) + its row of `table`
+    `table_scale`) `scale`, [layers * size], the norm of each layer's part.
+    """
+
+    projection: Any
+    projection_scale: float
+    norm: Norm
+    table: torch.Tensor
+    table_scale: float
+    scale: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LayerParts:
     """One decoder layer: what mixes tokens, and what each token goes through alone, each between two norms.
 
     Norms that a family does not have are None. What a half gives is added to the residual times `residual_scale`, what
-    comes out of the layer is multiplied with `scale`.
+    comes out of the layer is multiplied with `scale`. `gated_input` follows both halves, before a norm of its own.
     """
 
     mixer_norm: Norm | None
@@ -160,10 +190,13 @@ class LayerParts:
     mlp_out_norm: Norm | None = None
     residual_scale: float = 1.0
     scale: float = 1.0
+    gated_input: GatedInputParts | None = None
+    gated_input_norm: Norm | None = None
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input, in the order of the forward."""
-        return *self.mixer.groups(), *self.mlp.groups()
+        last = () if self.gated_input is None else self.gated_input.groups()
+        return *self.mixer.groups(), *self.mlp.groups(), *last
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -184,6 +217,7 @@ class ModelParts:
     logit_scale: float = 1.0
     embedding_rows: RowParameter | None = None
     head_rows: RowParameter | None = None
+    token_inputs: TokenInputParts | None = None
 
 
 class Unfit(Exception):

@@ -63,12 +63,9 @@ class Softmax:
         if self._turns_first:
             self._rotate_both(both, batch, sign=1)
         raw_q, raw_k, raw_v = q, k, v
-        q, q_rstd = self._head_norm(raw_q, parts.query_norm)
-        k, k_rstd = self._head_norm(raw_k, parts.key_norm)
-        v, v_rstd = self._head_norm(raw_v, parts.value_norm)
-        if not self._turns_first:
-            self._rotate(q, self.query_table, batch, sign=1)
-            self._rotate(k, self.table, batch, sign=1)
+        (q, k, v), (q_rstd, k_rstd, v_rstd) = self._ready(q, k, v, batch)
+        if parts.leaves is not None:
+            batch.carried.keys_values[parts.leaves] = k, v
         out, saved = shared_prompts.forward(self.attention, q, k, v, batch, parts.rule)
         y, h_output = self.output.forward(gated(out, gate), keys=batch.keys)
         kept = SoftmaxKept(
@@ -101,27 +98,13 @@ class Softmax:
         dout = self.output.backward_input(dy, dh, keys=batch.keys).view_as(saved.out)
         self.output.backward_a(dh, gated(saved.out, saved.gate), keys=batch.keys)
         dout, dgate = gated_backward(dout, saved.out, saved.gate)
-        q, _ = self._head_norm(saved.q, parts.query_norm)
-        k, _ = self._head_norm(saved.k, parts.key_norm)
-        v, _ = self._head_norm(saved.v, parts.value_norm)
-        if not self._turns_first:
-            self._rotate(q, self.query_table, batch, sign=1)
-            self._rotate(k, self.table, batch, sign=1)
+        (q, k, v), _ = self._ready(saved.q, saved.k, saved.v, batch)
         dq, dk, dv = shared_prompts.backward(
             self.attention, dout, q, k, v, saved.out, saved.attention, batch, parts.rule
         )
-        if not self._turns_first:
-            self._rotate(dq, self.query_table, batch, sign=-1)
-            self._rotate(dk, self.table, batch, sign=-1)
-        dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
-        dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
-        dv = self._head_norm_backward(dv, saved.v, saved.v_rstd, parts.value_norm)
-        if dgate is not None:
-            dq = torch.stack([dq, dgate], dim=2).flatten(1, 2)
-        joined = torch.cat([dq, dk, dv] if parts.has_values else [dq, dk.add_(dv)], dim=1)
-        if self._turns_first:
-            self._rotate_both(joined[:, : dq.shape[1] + dk.shape[1]], batch, sign=-1)
-        joined = joined.flatten(1)
+        if name := parts.reads or parts.leaves:
+            dk, dv = batch.carried.add(name, dk, dv)
+        joined = self._joined_backward(dq, dk, dv, dgate, saved, batch).flatten(1)
         dh = self.qkv.backward_b(joined, saved.h)
         if dh is not None:
             self.qkv.backward_a(dh, normed(), keys=batch.keys)
@@ -130,6 +113,49 @@ class Softmax:
     def linears(self) -> tuple[LinearGroup, ...]:
         """See `base.Mixer`."""
         return self.qkv, self.output
+
+    def _ready(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, batch: Tokens
+    ) -> tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor | None, ...]]:
+        """Queries, keys and values as attention takes them, of what was kept of them, and what their norms measured."""
+        parts = self.parts
+        q, q_rstd = self._head_norm(q, parts.query_norm)
+        if not self._turns_first:
+            self._rotate(q, self.query_table, batch, sign=1)
+        if parts.reads is not None:
+            return (q, *batch.carried.keys_values[parts.reads]), (q_rstd, None, None)
+        k, k_rstd = self._head_norm(k, parts.key_norm)
+        v, v_rstd = self._head_norm(v, parts.value_norm)
+        if not self._turns_first:
+            self._rotate(k, self.table, batch, sign=1)
+        return (q, k, v), (q_rstd, k_rstd, v_rstd)
+
+    def _joined_backward(
+        self,
+        dq: torch.Tensor,
+        dk: torch.Tensor,
+        dv: torch.Tensor,
+        dgate: torch.Tensor | None,
+        saved: SoftmaxKept,
+        batch: Tokens,
+    ) -> torch.Tensor:
+        """The gradient to the projections' joined output [T, heads, D], through turns and norms."""
+        parts, turns_after = self.parts, not self._turns_first
+        if turns_after:
+            self._rotate(dq, self.query_table, batch, sign=-1)
+        dq = self._head_norm_backward(dq, saved.q, saved.q_rstd, parts.query_norm)
+        if parts.reads is not None:
+            return dq
+        if turns_after:
+            self._rotate(dk, self.table, batch, sign=-1)
+        dk = self._head_norm_backward(dk, saved.k, saved.k_rstd, parts.key_norm)
+        dv = self._head_norm_backward(dv, saved.v, saved.v_rstd, parts.value_norm)
+        if dgate is not None:
+            dq = torch.stack([dq, dgate], dim=2).flatten(1, 2)
+        joined = torch.cat([dq, dk, dv] if parts.has_values else [dq, dk.add_(dv)], dim=1)
+        if not turns_after:
+            self._rotate_both(joined[:, : dq.shape[1] + dk.shape[1]], batch, sign=-1)
+        return joined
 
     @property
     def _turns_first(self) -> bool:
@@ -175,7 +201,8 @@ class Softmax:
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Views of the projections' joined output: q and k together [T, H + K, D], q [T, H, D], k, v [T, K, D], gate.
 
-        With a gate, `both` has it between the queries, and is not to be used: such heads have norms.
+        With a gate, `both` has it between the queries, and is not to be used: such heads have norms. Keys and values
+        have no heads where those of another layer are read.
         """
         queries, keys, size = self.parts.heads
         first = queries * (1 + self.parts.is_gated)
