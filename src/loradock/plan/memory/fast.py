@@ -155,12 +155,16 @@ class FastMemory:
         elements = 2 * wide.hidden + wide.projected + wide.attended + wide.gated + wide.ranks
         if wide.has_out_norms:
             elements += 2 * wide.hidden
+        if wide.token_input:
+            elements += 2 * wide.hidden + wide.token_input
         return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE) + wide.router_bytes))
 
     def activations(self, shape: Shape) -> int:
         """Bytes that all layers keep when forward has ended."""
         plain = self.widths.layers - shape.checkpointed
-        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens)
+        # What all layers read of a token, before its norm, too: of checkpointed ones as well.
+        inputs = int(2 * self.widths.token_input * self.widths.layers * shape.tokens * self.bytes)
+        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens) + inputs
 
     def in_flight(self, shape: Shape) -> int:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""

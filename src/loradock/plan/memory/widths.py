@@ -15,6 +15,8 @@ PROJECTIONS = re.compile(r"\.((q|k|v|qkv)_proj|in_proj\w*)$")
 JOINED = ".input_linear"
 """How gate and up are called that are one layer."""
 GATED = (".gate_proj", ".up_proj", JOINED)
+TOKEN_INPUT = "per_layer_input_gate"
+"""What gates what a layer reads of the token itself (Gemma 4)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +29,8 @@ class Widths:
     `active_weights`: those that a token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`:
     what goes into the gates, of all of its experts; `router_bytes`: what a router and the order of pairs keep;
     `widest`: of the largest group of them with a common input, which is made dense at once: gate and up, as a rule, or
-    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `recurrent_launches`,
+    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `token_input`: what a layer
+    reads of the token itself. `recurrent_launches`,
     `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and backward, and what it reads
     and writes for a token.
     """
@@ -50,6 +53,7 @@ class Widths:
     widest: int
     vocabulary: int
     has_out_norms: bool
+    token_input: float = 0.0
     recurrent_launches: float = 0.0
     recurrent_bytes: float = 0.0
 
@@ -79,7 +83,10 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         pair = 2 * max((layer.rows * layer.columns for layer in dense if not layer.name.endswith(JOINED)), default=0)
         widest = max(widest_matrix(model), pair)
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
-    if model.experts:
+    token_input = sum(layer.rows for layer in _ending(model, TOKEN_INPUT)) * share
+    if token_input:
+        gated = sum(layer.rows for layer in model.linears if layer.name.endswith(GATED)) * share
+    if model.experts or token_input:
         projected = sum(layer.rows for layer in model.linears if PROJECTIONS.search(layer.name)) * share or projected
     return Widths(
         layers=model.layers,
@@ -101,6 +108,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         widest=int(max(widest, model.hidden * projected)),
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),
+        token_input=token_input,
         recurrent_launches=recurrent.launches * recurrent.layers * share,
         recurrent_bytes=recurrent.traffic_bytes / COUNTED_TOKENS * recurrent.layers * share,
     )

@@ -1,0 +1,47 @@
+"""What the fast engine's layers keep of each kind of dense decoder, against its plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from families import make_model
+from jobs import job_of
+from plan.test_memory_experts import stored
+
+from loradock.plan.memory.fast import FastMemory, Setting
+from loradock.training.backends.fast import self_check
+from loradock.training.backends.fast.backend import build
+
+SETTING = Setting(
+    quantization="nf4",
+    double_quant=True,
+    dtype="bfloat16",
+    rank=4,
+    on_gpu=False,
+    has_flash=False,
+    longest_tokens=64,
+    mean_tokens=40.0,
+)
+
+
+@pytest.mark.thin(4)
+@pytest.mark.parametrize("family", ["qwen3", "olmo3", "exaone4", "glm4", "hunyuan_v1_dense", "gemma4_text", "gemma4_small"])
+def test_what_a_decoders_layers_keep_is_what_the_plan_counts(family: str, tmp_path: Path, rows: Path) -> None:
+    base = make_model(tmp_path / "base", family, intermediate_size=512)
+    job = job_of(tmp_path, "engine=fast", "model.compute_dtype=bfloat16", model=base, data=rows)
+    engine, _ = build(job)
+    batch = self_check.learned(engine, self_check.first_rows(job))
+    if engine.token_inputs:
+        x = engine._embed(batch)
+        carried = engine.token_inputs.forward(x, batch.ids, keys=batch.keys)
+        object.__setattr__(batch, "carried", carried)
+        read = sum(each.nbytes for each in (carried.inputs, carried.unnormed))
+        assert read == 2 * 16 * len(engine.layers) * batch.tokens * 2
+    x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
+    kept = tuple(layer.forward(x, batch)[1] for layer in engine.layers)
+    by_place = {storage.data_ptr(): storage.nbytes() for storage in stored(kept) if storage.data_ptr() != x.data_ptr()}
+    size = sum(by_place.values()) / len(kept) + x.nbytes
+    planned = FastMemory(job.plan.model, SETTING).kept_by_layer(batch.tokens)
+    assert size == pytest.approx(planned, rel=0.05)
