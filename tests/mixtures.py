@@ -81,6 +81,19 @@ KINDS: dict[str, dict[str, Any]] = {
     },
     "qwen3_next": DELTA,
     "qwen3_5_moe_text": {**DELTA, "vocab_size": 896},  # its tokenizer adds a token of its own
+    "gemma4_text": {
+        "enable_moe_block": True,
+        "num_experts": 4,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 96,
+        "hidden_size_per_layer_input": 0,
+        "num_kv_shared_layers": 0,
+        "global_head_dim": 32,
+        "num_global_key_value_heads": 1,
+        "attention_k_eq_v": True,
+        "sliding_window": 16,
+        "layer_types": ["sliding_attention", "full_attention"],
+    },
     "llama4_text": {
         "num_hidden_layers": 4,
         "num_local_experts": 4,
@@ -108,7 +121,7 @@ def make(directory: Path, kind: str, *, seed: int = 0, **settings: Any) -> Path:
             torch.nn.init.normal_(parameter.data, std=0.05)
     for name, each in (*model.named_parameters(), *model.named_buffers()):  # trained ones are not all alike
         is_over_heads = "_norm." in name and each.numel() > COMMON["head_dim"]
-        if is_over_heads or name.endswith("e_score_correction_bias"):
+        if is_over_heads or name.endswith(("e_score_correction_bias", "router.scale", "expert_scale", "layer_scalar")):
             each.data.add_(torch.randn_like(each.data) * 0.1)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)

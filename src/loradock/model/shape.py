@@ -120,8 +120,6 @@ def peculiarity(config: Any) -> str | None:
             return f"the model has {name} {share}"
     if getattr(config, "use_bidirectional_attention", False) not in (None, False, "vision"):  # Gemma 4: of images
         return "the model's attention is not causal"
-    if getattr(config, "enable_moe_block", False):
-        return "the model has experts beside a dense MLP in each layer (enable_moe_block)"
     rope = getattr(config, "rope_parameters", None) or {}
     kinds = [value for value in rope.values() if isinstance(value, dict)] or [rope]
     if any("dynamic" in str(kind.get("rope_type")) and not kind.get("alpha") for kind in kinds):

@@ -9,7 +9,7 @@ layers give, a mixture 2I for each expert of a token, shared ones too.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +18,21 @@ import torch
 from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
-from loradock.training.backends.fast.families.parts import LayerParts, MixtureParts, Norm, RecurrentParts, Tables
+from loradock.training.backends.fast.families.parts import (
+    DenseParts,
+    LayerParts,
+    MixtureParts,
+    Norm,
+    RecurrentParts,
+    Tables,
+)
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 from loradock.training.backends.fast.mixers.base import Mixer
 from loradock.training.backends.fast.mixers.recurrent import Recurrent
 from loradock.training.backends.fast.mixers.softmax import Softmax
 from loradock.training.backends.fast.mlp.base import Frozen, Mlp
+from loradock.training.backends.fast.mlp.beside import Beside
 from loradock.training.backends.fast.mlp.dense import Dense
 from loradock.training.backends.fast.mlp.mixture import Mixture
 from loradock.training.backends.fast.mlp.router import Balance
@@ -88,11 +96,7 @@ class Layer:
         else:
             attention = attention_of(parts.mixer.heads[2])
             self.mixer = Softmax(parts.mixer, inputs, output, tables=tables, attention=attention, kernels=kernels)
-        if isinstance(parts.mlp, MixtureParts):
-            self.mlp: Mlp = Mixture(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
-        else:
-            gate_up, down = of_mlp
-            self.mlp = Dense(gate_up, down, activation=parts.mlp.activation, kernels=kernels)
+        self.mlp = mlp_of(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
         self.kernels = kernels
         self.is_lowest = is_lowest
 
@@ -216,6 +220,28 @@ class Layer:
         if norm is None:
             return dy
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
+
+
+def mlp_of(
+    parts: DenseParts | MixtureParts,
+    groups: Sequence[LinearGroup],
+    adapters: FlatAdapters,
+    room: DenseRoom,
+    balance: Balance,
+    *,
+    kernels: Kernels,
+    index: int,
+) -> Mlp:
+    """A layer's second half; see `Mixture` for what it is given."""
+    if isinstance(parts, DenseParts):
+        gate_up, down = groups
+        return Dense(gate_up, down, activation=parts.activation, kernels=kernels)
+    mixture = Mixture(parts, groups, adapters, room, balance, kernels=kernels, index=index)
+    if parts.beside is None:
+        return mixture
+    gate_up, down = groups
+    beside = Dense(gate_up, down, activation=parts.beside.dense.activation, kernels=kernels)
+    return Beside(parts.beside, beside, mixture, kernels=kernels)
 
 
 def first_adapter(layer: int, group: int) -> int:

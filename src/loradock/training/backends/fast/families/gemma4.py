@@ -1,6 +1,7 @@
-"""Gemma 4's dense text: norms of values, keys that are values too, wider heads in some layers, scaled layers.
+"""Gemma 4's text: norms of values, keys that are values too, wider heads in some layers, scaled layers.
 
-Of its small models the last layers attend to keys and values of others, and each layer reads more of the token itself.
+Of its small models the last layers attend to keys and values of others, and each layer reads more of the token itself;
+one has experts beside each MLP.
 """
 
 from __future__ import annotations
@@ -20,13 +21,17 @@ from loradock.training.backends.fast.families.base import (
 )
 from loradock.training.backends.fast.families.parts import (
     AttentionParts,
+    BesideParts,
     GatedInputParts,
     LayerParts,
+    MixtureParts,
     ModelParts,
     Norm,
+    RouterParts,
     TokenInputParts,
     Unfit,
 )
+from loradock.training.backends.fast.kernels.base import Activation
 from loradock.training.backends.fast.token_rows import bare
 
 
@@ -34,8 +39,6 @@ def parts(model: Any, *, positions: int) -> ModelParts:
     """See `families.read`."""
     decoder = decoder_of(model)
     config = decoder.config
-    if getattr(config, "enable_moe_block", False):
-        raise Unfit("it has experts beside a dense MLP in each layer")
     if config.use_bidirectional_attention == "all":
         raise Unfit("its attention looks ahead")
     reused = {layer.self_attn.layer_type for layer in decoder.layers if _reads(layer.self_attn)}
@@ -83,6 +86,8 @@ def _layer(layer: Any, config: Any, *, reused: set[str]) -> LayerParts:
         mlp_out_norm=norm_of(layer.post_feedforward_layernorm),
         scale=float(layer.layer_scalar),
     )
+    if getattr(layer, "enable_moe_block", False):
+        parts = replace(parts, mlp_norm=None, mlp=_beside_experts(layer, activation))
     if not getattr(layer, "hidden_size_per_layer_input", 0):
         return parts
     gate, output = layer.per_layer_input_gate, layer.per_layer_projection
@@ -90,6 +95,28 @@ def _layer(layer: Any, config: Any, *, reused: set[str]) -> LayerParts:
         parts,
         gated_input=GatedInputParts(gate=gate, output=output, activation=activation),
         gated_input_norm=norm_of(layer.post_per_layer_input_norm),
+    )
+
+
+def _beside_experts(layer: Any, activation: Activation) -> MixtureParts:
+    router = layer.router
+    scale = router.scale.detach().float() * router.scalar_root_size
+    return MixtureParts(
+        router=RouterParts(
+            weight=router.proj.weight.detach(),
+            active=router.config.top_k_experts,
+            scale=router.per_expert_scale.detach().float(),
+        ),
+        experts=layer.experts,
+        activation=activation,
+        beside=BesideParts(
+            dense=dense_of(layer.mlp, activation=activation),
+            norm=norm_of(layer.pre_feedforward_layernorm),
+            out_norm=norm_of(layer.post_feedforward_layernorm_1),
+            router_norm=Norm(weight=scale, epsilon=float(router.eps)),
+            experts_norm=norm_of(layer.pre_feedforward_layernorm_2),
+            experts_out_norm=norm_of(layer.post_feedforward_layernorm_2),
+        ),
     )
 
 

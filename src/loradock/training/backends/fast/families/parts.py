@@ -47,7 +47,8 @@ class RouterParts:
     the `logits` themselves, by the softmax over those of its experts. `bias` [experts] is added to the logits,
     `correction` float32 [experts] to the scores for the choice alone. With `groups` (count, chosen) they are chosen
     from so many of these equal groups, whose two best scores are highest in sum. Where `is_normalised` the weights of a
-    token are divided by their sum, or by `floor` where that is larger. `is_float32`: the logits are not rounded to the
+    token are divided by their sum, or by `floor` where that is larger. `scale` [experts] multiplies the weights of each
+    expert in the end. `is_float32`: the logits are not rounded to the
     dtype of the hidden states.
     """
 
@@ -60,6 +61,7 @@ class RouterParts:
     is_normalised: bool = True
     floor: float = 0.0
     factor: float = 1.0
+    scale: torch.Tensor | None = None
     is_float32: bool = False
 
 
@@ -72,11 +74,24 @@ class Clamp:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class BesideParts:
+    """A gated MLP beside a mixture: each reads the same states through a norm of its own, and each output has one."""
+
+    dense: DenseParts
+    norm: Norm
+    out_norm: Norm
+    router_norm: Norm
+    experts_norm: Norm
+    experts_out_norm: Norm
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class MixtureParts:
     """A mixture of experts. `experts`: transformers' module of them, within PEFT's wrappers where it has adapters.
 
     `apply_gate`: the function of transformers' class that `activation` or `clamp` stand for.
     `shared`: what every token goes through, too; with `shared_gate`, a linear module of one output, times its sigmoid.
+    `beside` is in its place where the two do not read the same.
     """
 
     router: RouterParts
@@ -85,9 +100,12 @@ class MixtureParts:
     apply_gate: Any = _default_apply_gate
     shared: DenseParts | None = None
     shared_gate: Any = None
+    beside: BesideParts | None = None
 
     def groups(self) -> tuple[tuple[Any, ...], ...]:
         """The linear modules in groups with a common input: those of the shared expert, its gate last."""
+        if self.beside is not None:
+            return self.beside.dense.groups()
         shared = () if self.shared is None else self.shared.groups()
         return shared if self.shared_gate is None else (*shared, (self.shared_gate,))
 

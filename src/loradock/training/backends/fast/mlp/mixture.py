@@ -87,7 +87,10 @@ class Mixture:
 
     def first(self, normed: torch.Tensor, batch: Tokens) -> Halfway:
         """See `base.Mlp`."""
-        routed = self.router.forward(normed)
+        return self.first_routed(self.router.forward(normed), normed, batch)
+
+    def first_routed(self, routed: Routed, normed: torch.Tensor, batch: Tokens) -> Halfway:
+        """`first`, where the router read something else."""
         pairs = Pairs.of(routed.experts, count=self.count)
         gate_up, h = self.gate_up.forward(self._inputs(normed, routed, pairs), pairs)
         of_shared = None if self.shared is None else self.shared.first(normed, batch)
@@ -118,6 +121,13 @@ class Mixture:
         self, dy: torch.Tensor, saved: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
     ) -> torch.Tensor:
         """See `base.Mlp`."""
+        dn, dweights = self.backward_routed(dy, saved, normed, batch)
+        return self.router.backward_(dn, dweights, saved.routed)
+
+    def backward_routed(
+        self, dy: torch.Tensor, saved: MixtureKept, normed: Callable[[], torch.Tensor], batch: Tokens
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The gradients to what the experts read [T, hidden] and to their weights float32 [T, K], for the router."""
         pairs, routed, gate_up = saved.pairs, saved.routed, saved.gate_up
         of_shared = None
         if self.shared is not None and saved.shared is not None:
@@ -136,8 +146,7 @@ class Mixture:
         dn = pairs.summed(dn)
         if of_shared is not None:
             dn.add_(of_shared)
-        by_token = dweights.index_select(0, pairs.places).view(routed.weights.shape)
-        return self.router.backward_(dn, by_token, routed)
+        return dn, dweights.index_select(0, pairs.places).view(routed.weights.shape)
 
     def _inputs(self, normed: torch.Tensor, routed: Routed, pairs: Pairs) -> torch.Tensor:
         """What goes into the experts, [P, hidden], new."""

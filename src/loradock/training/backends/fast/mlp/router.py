@@ -144,6 +144,8 @@ class Router:
             weights = torch.softmax(weights, dim=-1)
         elif parts.is_normalised:
             weights = weights / self.total(weights)
+        if parts.scale is not None:
+            weights = weights * parts.scale[experts]
         return Routed(
             scores=scores,
             experts=experts,
@@ -187,6 +189,8 @@ class Router:
         parts, scores = self.parts, routed.scores
         if parts.factor != 1.0:
             dweights = dweights * parts.factor
+        if parts.scale is not None:
+            dweights = dweights * parts.scale[routed.experts]
         if parts.scores == "logits":
             dweights = softmax_backward(dweights, torch.softmax(scores.gather(1, routed.experts), dim=-1))
         elif parts.is_normalised:
