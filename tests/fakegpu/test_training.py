@@ -61,7 +61,7 @@ def test_rows_of_new_tokens_train_by_graphs_too(gpu: Gpus, tmp_path: Path, llama
 @pytest.mark.parametrize("kind", thinned(KINDS, "gemma3", "qwen3_5"))
 def test_a_model_that_sees_trains_by_its_language_model_alone(gpu: Gpus, tmp_path: Path, rows: Path, kind: str) -> None:
     ended = gpu.train(tmp_path / "run", model=make_wrapper(tmp_path / "model", kind), data=rows)
-    assert ended.decided("engine") == ("fast" if kind in ("gemma3", "mistral3", "llama4", "qwen3_5") else "peft")
+    assert ended.decided("engine") == "fast"
     assert ended.record["plan"]["model"]["left_out"]
     assert len(ended.losses) == 3
     assert ended.counts["launch_faults"] == ended.counts["capture_faults"] == 0
