@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from hybrids import ATTENTION, DELTA_NET, RECURRENT
 from tiny import BASE
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText, AutoTokenizer
 
 from loradock.catalog.families import FAMILIES
 
@@ -104,6 +104,18 @@ KINDS: dict[str, dict[str, Any]] = {
         "floor_scale": 16,
     },
 }
+SEEING: dict[str, dict[str, Any]] = {
+    "qwen3_vl_moe": {
+        **KINDS["qwen3_moe"],
+        "rope_scaling": {"rope_type": "default", "mrope_interleaved": True, "mrope_section": [4, 2, 2]},
+    },
+    "glm4v_moe": {
+        **KINDS["glm4_moe"],
+        "rope_parameters": {**KINDS["glm4_moe"]["rope_parameters"], "mrope_section": [2, 1, 1]},
+    },
+}
+"""The text of classes that see images, too: as a publisher saves them, with their tower."""
+TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_heads": 2, "depth": 1, "out_hidden_size": 64}
 
 FAST = tuple(kind for kind in KINDS if kind in {family.model_type for family in FAMILIES})
 """The kinds that the fast engine computes."""
@@ -113,8 +125,12 @@ def make(directory: Path, kind: str, *, seed: int = 0, **settings: Any) -> Path:
     """A random mixture of this kind (a model_type) with the demo's tokenizer, saved to `directory`."""
     tokenizer = AutoTokenizer.from_pretrained(BASE)
     torch.manual_seed(seed)
-    shape = {**COMMON, "vocab_size": len(tokenizer), **KINDS[kind], **settings}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
+    shape = {**COMMON, "vocab_size": len(tokenizer), **(KINDS | SEEING)[kind], **settings}
+    if kind in SEEING:
+        config = AutoConfig.for_model(kind, text_config=shape, vision_config=TOWER)
+        model = AutoModelForImageTextToText.from_config(config)
+    else:
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **shape))
     torch.manual_seed(seed)
     for parameter in model.parameters():  # some of these classes begin with zeros where others draw
         if parameter.dim() > 1 or not bool(parameter.any()):

@@ -67,7 +67,7 @@ def fast(
         adapted(setting.values, dtype=setting.dtype, device=setting.device, adapters=torch.float32),
         positions=setting.document,
         dtype=setting.dtype,
-        attention=attention,
+        attention_of=lambda _: attention,
         kernels=kernels,
         checkpointed=layers if is_checkpointed else 0,
     )

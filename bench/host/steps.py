@@ -158,7 +158,10 @@ def around_fast(setting: Setting, *, rounds: int) -> dict[str, float]:
     """The loop over the fast backend."""
     watch, launches = Watch(), Launches()
     peft = adapted(setting.values, dtype=setting.dtype, device="cpu", adapters=torch.float32)
-    model = FastModel(peft, positions=setting.document, dtype=setting.dtype, attention=FlashCpu(), kernels=plain)
+    attention = FlashCpu()
+    model = FastModel(
+        peft, positions=setting.document, dtype=setting.dtype, attention_of=lambda _: attention, kernels=plain
+    )
     model.loss_and_gradients = watch.wrap(model.loss_and_gradients)
     loop = BareLoop(model, [each for each in peft.parameters() if each.requires_grad])
     batch = flat_batch(setting.tokens, document=setting.document, device="cpu", vocabulary=setting.values["vocab_size"])

@@ -128,7 +128,7 @@ class FastPasses:
             self.model,
             positions=POSITIONS,
             dtype=torch.bfloat16,
-            attention=FlashTorch(),
+            attention_of=lambda _: FlashTorch(),
             kernels=fused,
             checkpointed=shape.checkpointed,
         )

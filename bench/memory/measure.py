@@ -65,7 +65,7 @@ class Measurement:
                 self.model,
                 positions=self.document,
                 dtype=self.dtype,
-                attention=self.attention,
+                attention_of=lambda _: self.attention,
                 kernels=self.kernels,
                 checkpointed=shape.checkpointed,
             )

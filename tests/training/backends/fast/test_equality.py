@@ -314,7 +314,8 @@ def test_a_planted_error_in_the_mask_is_caught(
     job = job_for(family, tmp_path, models(family), rows)
     expected = reference(job)
     model = build(job)[0]
-    backend = type(model.layers[0].mixer.attention)
+    mixer: Any = model.layers[0].mixer
+    backend = type(mixer.attention)
     monkeypatch.setitem(globals(), "REAL_ATTENTION", backend.forward)
     monkeypatch.setattr(backend, "forward", planted)
     assert float(model.loss(flat_batch(job))) != pytest.approx(expected[0], rel=1e-5)

@@ -47,7 +47,7 @@ DELTA_RULE = ("qwen3_next", "qwen3_5_moe_text")
 
 
 @pytest.mark.thin(8)
-@pytest.mark.parametrize("kind", mixtures.FAST)
+@pytest.mark.parametrize("kind", [*mixtures.FAST, *mixtures.SEEING])
 @pytest.mark.parametrize("quantization", ["nf4", "none"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_it_passes_and_the_peft_model_is_left_as_it_was(
@@ -335,6 +335,10 @@ def along(model: FastModel) -> None:
         ("glm4_moe", without_factor),
         ("glm4_moe", by_softmax),
         ("glm4_moe", without_shared),
+        ("glm4v_moe", without_correction),
+        ("glm4v_moe", without_shared),
+        ("qwen3_vl_moe", without_head_norms),
+        ("qwen3_vl_moe", swapped),
         ("qwen2_moe", without_gate),
         ("qwen2_moe", without_gate_gradient),
         ("qwen2_moe", swapped),

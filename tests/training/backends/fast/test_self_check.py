@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from loradock.training.backends.fast import linear, self_check
 from loradock.training.backends.fast.attention.base import Documents
 from loradock.training.backends.fast.backend import build
 from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.families.parts import Norm
+from loradock.training.backends.fast.layer import Layer
+from loradock.training.backends.fast.mixers.softmax import Softmax
+from loradock.training.backends.fast.model import FastModel
 from loradock.training.events import Decided
 from loradock.training.job import Job, Unsound
 
@@ -158,12 +163,17 @@ def test_what_is_wrong_in_bfloat16_alone_is_refused(factor: float, tmp_path: Pat
         self_check.check(model, job)
 
 
+def attention_in(layer: Layer) -> Softmax:
+    assert isinstance(layer.mixer, Softmax)
+    return layer.mixer
+
+
 @pytest.mark.thin(6)
 @pytest.mark.parametrize("leaking", [(0, 1), (1,)])
 def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in_each: Job) -> None:
     """In all layers, or in one."""
     model, _ = build(in_each)
-    backend = model.attention
+    backend = attention_in(model.layers[0]).attention
 
     def whole(q: torch.Tensor) -> Documents:
         return Documents(bounds=(0, len(q)), cu_seqlens=torch.tensor([0, len(q)], dtype=torch.int32), longest=len(q))
@@ -180,6 +190,109 @@ def test_documents_that_see_one_another_are_refused(leaking: tuple[int, ...], in
         mixer.attention = Leaking()
     with pytest.raises(Unsound, match=r"other documents move a loss by [1-9]"):
         self_check.check(model, in_each)
+
+
+def with_near_queries(model: FastModel) -> None:
+    """A layer's far queries are not multiplied."""
+    mixer = attention_in(model.layers[1])
+    mixer.query_table = mixer.table
+
+
+def with_norm_before_attention(model: FastModel) -> None:
+    """A layer's attention reads normed hidden states."""
+    layer = model.layers[1]
+    layer.parts = replace(layer.parts, mixer_norm=ones_like(layer.parts.mixer_out_norm))
+
+
+def with_norm_before_mlp(model: FastModel) -> None:
+    """A layer's MLP reads normed hidden states."""
+    layer = model.layers[1]
+    layer.parts = replace(layer.parts, mlp_norm=ones_like(layer.parts.mlp_out_norm))
+
+
+def ones_like(norm: Norm | None) -> Norm:
+    assert norm
+    return replace(norm, weight=torch.ones_like(norm.weight))
+
+
+def turned(model: FastModel) -> None:
+    """A layer that turns nothing turns by positions, as the other does."""
+    turning, still = (attention_in(layer) for layer in model.layers)
+    assert turning.table
+    assert still.table is None
+    still.table = still.query_table = turning.table
+
+
+def normed_before_they_turn(model: FastModel) -> None:
+    """Queries and keys are."""
+    mixer = attention_in(model.layers[1])
+    mixer.parts = replace(mixer.parts, turns_first=False)
+
+
+def in_halves(model: FastModel) -> None:
+    """A column turns with that of the other half."""
+    mixer = attention_in(model.layers[1])
+    mixer.parts = replace(mixer.parts, is_interleaved=False)
+
+
+def without_norm_of_values(layer: int) -> Callable[[FastModel], None]:
+    """Values are as long as they are; those of the last layer are its keys."""
+
+    def fault(model: FastModel) -> None:
+        mixer = attention_in(model.layers[layer])
+        mixer.parts = replace(mixer.parts, value_norm=None)
+
+    return fault
+
+
+def without_gradient_of_values(model: FastModel) -> None:
+    """Keys that are values, too, get the gradient of keys alone."""
+    mixer: Any = attention_in(model.layers[1])
+    whole, norm = mixer._head_norm_backward, mixer.parts.value_norm
+    assert not mixer.parts.has_values
+    mixer._head_norm_backward = lambda dy, x, rstd, of: whole(dy, x, rstd, of) * (of is not norm)
+
+
+def without_scale(model: FastModel) -> None:
+    """What comes out of a layer is not multiplied."""
+    model.layers[0].parts = replace(model.layers[0].parts, scale=1.0)
+
+
+def without_scale_of_gradients(model: FastModel) -> None:
+    """What comes out of a layer is multiplied, its gradient is not."""
+    layer: Any = model.layers[0]
+    whole, scale = layer.backward, layer.parts.scale
+    layer.backward = lambda dz, kept, batch: whole(dz / scale, kept, batch)
+
+
+@pytest.mark.thin(6)
+@pytest.mark.parametrize(
+    ("family", "fault"),
+    [
+        ("smollm3", turned),
+        ("ministral3", with_near_queries),
+        ("olmo3", with_norm_before_attention),
+        ("olmo3", with_norm_before_mlp),
+        ("exaone4", turned),
+        ("hunyuan_v1_dense", normed_before_they_turn),
+        ("glm4", in_halves),
+        ("gemma4_text", without_norm_of_values(0)),
+        ("gemma4_text", without_norm_of_values(1)),
+        ("gemma4_text", without_gradient_of_values),
+        ("gemma4_text", without_scale),
+        ("gemma4_text", without_scale_of_gradients),
+    ],
+)
+def test_what_is_wrong_in_what_a_family_has_for_itself_is_refused(
+    family: str, fault: Callable[[FastModel], None], tmp_path: Path, rows: Path
+) -> None:
+    model = make_model(tmp_path / "model", family)
+    job = job_of(tmp_path, "engine=fast", "model.compute_dtype=bfloat16", model=model, data=rows)
+    fast, _ = build(job)
+    self_check.check(fast, job)
+    fault(fast)
+    with pytest.raises(Unsound, match="does not compute what PEFT computes"):
+        self_check.check(fast, job)
 
 
 def test_a_gradient_that_is_not_pefts_is_refused(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
