@@ -29,8 +29,8 @@ class Widths:
     `active_weights`: those that a token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`:
     what goes into the gates, of all of its experts; `router_bytes`: what a router and the order of pairs keep;
     `widest`: of the largest group of them with a common input, which is made dense at once: gate and up, as a rule, or
-    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `token_input`: what a layer
-    reads of the token itself. `recurrent_launches`,
+    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `token_input`: what a
+    layer reads of the token itself. `recurrent_launches`,
     `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and backward, and what it reads
     and writes for a token.
     """

@@ -149,13 +149,14 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
 ) -> None:
     job = job_for(family, tmp_path, models(family), rows, "lora.dropout=0.2")
     plain_model = build(job)[0]
+    mixer: Any = plain_model.layers[0].mixer
     state = torch.get_rng_state()
     expected = fast(job, plain_model, salt=5)
     other = FastModel(
         job.model,
         positions=job.plan.data.limit_tokens,
         dtype=torch.float32,
-        attention_of=lambda _: plain_model.layers[0].mixer.attention,
+        attention_of=lambda _: mixer.attention,
         kernels=plain,
         checkpointed=switch.get("checkpointed", 0),
     )

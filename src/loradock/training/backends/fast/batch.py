@@ -28,9 +28,8 @@ class Tokens:
     `keys` int64 [T] are what the masks of dropout follow from (see `token_keys`); [0]: nothing is dropped. `real` bool
     [T]: the tokens of documents, [0] where nothing but these is there or it makes no difference. Where
     documents share a prompt, its tokens are computed once: `documents` are of D tokens, more than T, `unfold` int64 [D]
-    is the token that stands in each of their places, `fold` int64 [T] the first place of each token, and `again` int64
-    [D - T] the places of tokens that stand in an earlier one, too; all three [0] where nothing is shared. `carried`: of
-    the pass over them that goes on.
+    is the token in each of their places, `fold` int64 [T] the first place of each token, and `again` int64 [D - T] the
+    places of tokens in an earlier one; all three [0] where nothing is shared. `carried`: of the pass over them.
     """
 
     ids: torch.Tensor
@@ -48,10 +47,11 @@ class Tokens:
         """Tokens, padding included."""
         return self.ids.numel()
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, Any]:
         """Its own tensors by name, without those of the documents."""
-        names = (field.name for field in fields(self) if field.name not in ("documents", "carried"))
-        return {name: getattr(self, name) for name in names}
+        return {
+            each.name: getattr(self, each.name) for each in fields(self) if each.name not in ("documents", "carried")
+        }
 
     def uses(self) -> torch.Tensor:
         """How often each token stands in a document that is learned from, [T]."""
@@ -79,7 +79,7 @@ class Tokens:
         return self._each(torch.Tensor.pin_memory)
 
     def _each(self, change: Callable[[torch.Tensor], torch.Tensor]) -> Self:
-        changed = {name: change(tensor) for name, tensor in self.tensors().items()}
+        changed: dict[str, Any] = {name: change(tensor) for name, tensor in self.tensors().items()}
         return type(self)(**changed, documents=replace(self.documents, cu_seqlens=change(self.documents.cu_seqlens)))
 
 
@@ -99,13 +99,12 @@ class PooledBatch(Tokens):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FlatBatch(Tokens):
-    """M positions whose next token is supervised.
+    """M positions whose next token is supervised: `rows` int64 [M], `targets` int64 [M], `weights` float32 [M] 1.
 
-    `rows` int64 [M]: the positions; `targets` int64
-    [M]: their next tokens; `weights` float32 [M]: 1. Entries that only fill a static shape have weight 0 and `slots`
-    int64 [M] of T, a spare row (else `slots` is `rows`), so that nothing is written twice. Where prompts are shared,
-    the last token of one predicts the first of several answers: `places` int64 [M] are the positions in the documents
-    ([0]: `rows` are), and `repeats` int64 [R] the entries whose row an earlier one has; their slot is spare, too.
+    Entries that only fill a static shape have weight 0 and `slots` int64 [M] of T, a spare row (else `slots` is
+    `rows`), so that nothing is written twice. Where prompts are shared, the last token of one predicts the first of
+    several answers: `places` int64 [M] are the positions in the documents ([0]: `rows` are), and `repeats` int64 [R]
+    the entries whose row an earlier one has; their slot is spare, too.
     """
 
     rows: torch.Tensor
@@ -154,8 +153,7 @@ def flatten(
     bounds, ids = np.array(laid.documents.bounds), laid.ids.numpy()
     is_learned = np.zeros(len(ids) + 1, dtype=np.bool_)
     if not micro_batch.is_idle:
-        masks = [mask for _, mask in micro_batch.samples()]
-        is_learned[: sum(map(len, masks))] = np.concatenate(masks)
+        is_learned[: micro_batch.lengths.sum()] = np.concatenate([mask for _, mask in micro_batch.samples()])
     is_learned[bounds[:-1]] = False  # the first token of a document follows from nothing in it
     learned = np.flatnonzero(is_learned).astype(np.int64) - 1
     filling = np.zeros(max(multiple, rounded_up(len(learned), multiple)) - len(learned), dtype=np.int64)
@@ -276,14 +274,12 @@ def laid_out(
     `saved` tokens will be laid once where they are twice: without them the multiple is reached.
     """
     rows = [ids for ids, _ in micro_batch.samples()]
-    lengths = [len(ids) for ids in rows]
-    used = sum(lengths)
+    used = sum(lengths := [len(ids) for ids in rows])
     total = rounded_up(used - saved, multiple) + saved
     lengths += [min(longest, total - start) for start in range(used, total, longest)]
     bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     empty = np.full(rounded_up(len(lengths), more) - len(lengths), total, dtype=np.int32)
-    ids = np.full(total, pad_token_id, dtype=np.int64)
-    ids[:used] = np.concatenate(rows)
+    ids = np.concatenate([*rows, np.full(total - used, pad_token_id)]).astype(np.int64)
     positions = np.arange(total, dtype=np.int32) - np.repeat(bounds[:-1], np.diff(bounds))
     return Tokens(
         ids=torch.from_numpy(ids),

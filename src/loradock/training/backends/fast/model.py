@@ -237,4 +237,9 @@ def trained_by(parts: ModelParts) -> list[torch.nn.Parameter]:
     wrappers = (unwrapped(each.mlp.experts)[1] for each in parts.layers if isinstance(each.mlp, MixtureParts))
     of_experts = [p for of_layer in wrappers for wrapper in of_layer.values() for p in expert_parameters(wrapper)]
     of_inputs = [] if parts.token_inputs is None else adapter_parameters((parts.token_inputs.projection,))
-    return [*of_layers, *of_inputs, *of_experts, *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows))]
+    return [
+        *of_layers,
+        *of_inputs,
+        *of_experts,
+        *(rows.parameter for rows in once(parts.embedding_rows, parts.head_rows)),
+    ]

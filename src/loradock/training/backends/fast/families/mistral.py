@@ -31,7 +31,7 @@ def _tables(decoder: Any, *, positions: int) -> Tables:
     tables = tables_of(decoder.rotary_emb, positions=positions)
     rope = getattr(decoder.config, "rope_parameters", None) or {}
     beta, near = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
-    if not beta or positions <= near:
+    if not beta or not near or positions <= near:
         return tables
     cos, sin = tables[""]
     scale = 1 + beta * torch.log1p((torch.arange(positions, device=cos.device) / near).floor())[:, None]
