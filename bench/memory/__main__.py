@@ -6,10 +6,11 @@
     tests/fakegpu/bare .venv/bin/python -m bench.memory --allocator    the same on a CUDA device, or its stand-in
     FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --mixtures    mixtures of experts
     FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --hybrids    recurrent layers
+    FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --families    other families
 
 Writes bench/results/memory/live-bytes.{json,md}, or with --allocator allocator.{json,md}: what torch's CUDA allocator
 takes for passes of both engines, against the plan; with --mixtures mixtures.{json,md}, with --hybrids
-hybrids.{json,md}. Without these needs no GPU and little memory.
+hybrids.{json,md}, with --families families.{json,md}. Without these needs no GPU and little memory.
 """
 
 from __future__ import annotations
@@ -85,11 +86,12 @@ def measured(name: str) -> list[Found]:
 def main() -> None:
     """Measure and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *mixtures.NAMES, *mixtures.HYBRIDS}))
+    parser.add_argument("--models", nargs="+", choices=sorted({*MODELS, *mixtures.PUBLISHED_NAMES}))
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--allocator", action="store_true", help="needs a CUDA device: what its allocator takes")
     parser.add_argument("--mixtures", action="store_true", help="the same of mixtures of experts")
     parser.add_argument("--hybrids", action="store_true", help="the same of the first layers of hybrids, fast engine")
+    parser.add_argument("--families", action="store_true", help="the same of the first layers of other dense models")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     if options.mixtures:
@@ -99,6 +101,10 @@ def main() -> None:
     if options.hybrids:
         names = options.models or tuple(mixtures.HYBRIDS)
         allocator.write(names, folder=options.results, of=allocator.of_hybrid, name="hybrids")
+        return
+    if options.families:
+        names = options.models or tuple(mixtures.FAMILIES)
+        allocator.write(names, folder=options.results, of=allocator.of_family, name="families")
         return
     if options.allocator:
         allocator.write(options.models or REAL, folder=options.results, of=allocator.of_model, name="allocator")

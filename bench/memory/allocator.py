@@ -21,7 +21,8 @@ from bench.train.models import settings
 from loradock.facts import ModelFacts
 from loradock.machine.library_variables import ALLOCATOR
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
-from loradock.training.backends.fast.attention.flash_torch import FlashTorch
+from loradock.training.backends.fast import attention
+from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import FlatBatch
 from loradock.training.backends.fast.kernels import fused
 from loradock.training.backends.fast.model import FastModel
@@ -94,12 +95,18 @@ def empty() -> None:
 
 def subject(name: str, *, layers: int | None = None) -> tuple[Any, ModelFacts]:
     """(PeftModel, its facts) of a real config, with fewer layers where asked for."""
-    if name in mixtures.NAMES | mixtures.HYBRIDS:
+    if name in mixtures.PUBLISHED_NAMES:
         return mixtures.made(name, rank=RANK, layers=layers)
     values = settings(name)
     values["num_hidden_layers"] = layers or values["num_hidden_layers"]
     model = adapted(values, dtype=torch.bfloat16, device="cuda", rank=RANK)
     return model, facts(model, name=name)
+
+
+def attention_of(head_dim: int) -> Attention:
+    """What attends by heads of this size on the card of the figures, sm90."""
+    asked = {"device": "cuda", "capability": (9, 0), "dtype": torch.bfloat16, "softcap": None}
+    return attention.choose(**asked, head_dim=head_dim, has_flash_attn=False, asked="auto")[0]
 
 
 class FastPasses:
@@ -128,7 +135,7 @@ class FastPasses:
             self.model,
             positions=POSITIONS,
             dtype=torch.bfloat16,
-            attention_of=lambda _: FlashTorch(),
+            attention_of=attention_of,
             kernels=fused,
             checkpointed=shape.checkpointed,
         )

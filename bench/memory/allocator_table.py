@@ -17,7 +17,7 @@ from loradock.plan.memory.peft import Batch
 
 BUDGETS = (2048, 4096, 8192, 16384)
 MIXTURE_BUDGETS = (4096, 16384)
-HYBRID_DOCUMENTS, HYBRID_LAYERS = (24, 166, 1000), 8
+HYBRID_DOCUMENTS, FIRST_LAYERS = (24, 166, 1000), 8
 BATCHES = (Batch(rows=4, length=512), Batch(rows=4, length=1024), Batch(rows=8, length=1024))
 GIB = 1 << 30
 
@@ -68,12 +68,21 @@ def of_hybrid(name: str) -> Iterator[Taken]:
     """The shapes of the first layers of one hybrid by the fast engine, in short, common and long documents."""
     with mixtures.solved():
         for document in HYBRID_DOCUMENTS:
-            fast = FastPasses(name, layers=HYBRID_LAYERS, document=document)
+            fast = FastPasses(name, layers=FIRST_LAYERS, document=document)
             for tokens in MIXTURE_BUDGETS:
                 for recomputed in (0, fast.layers):
                     yield fast.of(Shape(tokens=tokens, checkpointed=recomputed))
             del fast
             empty()
+
+
+def of_family(name: str) -> Iterator[Taken]:
+    """The shapes of the first layers of one dense model by the fast engine."""
+    fast = FastPasses(name, layers=FIRST_LAYERS)
+    for shape in shapes(fast.layers, budgets=MIXTURE_BUDGETS):
+        yield fast.of(shape)
+    del fast
+    empty()
 
 
 def table(found: list[Taken]) -> str:

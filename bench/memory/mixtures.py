@@ -1,4 +1,4 @@
-"""Published shapes whole, mixtures of experts and hybrids: NF4 layers and experts without content, an adapter on each.
+"""Published shapes, mixtures of experts, hybrids and others: NF4 layers and experts without content, adapters on each.
 
 Which expert a token goes to decides no tensor's size but those of single products; it is drawn here on the host, since
 a stand-in computes no router's choice.
@@ -41,6 +41,17 @@ HYBRIDS = {
     "qwen3.5-35b-a3b": "Qwen/Qwen3.5-35B-A3B",
 }
 """By each mechanism of recurrent layers that the fast engine serves, and one with experts."""
+FAMILIES = {
+    "qwen3-8b": "Qwen/Qwen3-8B",
+    "olmo-3-7b": "allenai/Olmo-3-1025-7B",
+    "glm-4-9b": "zai-org/GLM-4-9B-0414",
+    "gemma-4-31b": "google/gemma-4-31B-it",
+    "exaone-4.0-1.2b": "LGAI-EXAONE/EXAONE-4.0-1.2B",
+    "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
+    "ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512",
+}
+"""Dense, and of another build than a Llama's: norms after each half, of values, heads of two sizes, no positions."""
+PUBLISHED_NAMES = NAMES | HYBRIDS | FAMILIES
 
 
 def made(name: str, *, rank: int, layers: int | None = None, targets: str | None = None) -> tuple[Any, Any]:
@@ -74,7 +85,7 @@ def made(name: str, *, rank: int, layers: int | None = None, targets: str | None
 def published(name: str) -> dict[str, Any]:
     """The config.json of a model by our short name; of a wrapper, that of its text."""
     models = json.loads(PUBLISHED.read_text(encoding="utf-8"))["models"]
-    config = next(each["config"] for each in models if each["model"] == (NAMES | HYBRIDS)[name])
+    config = next(each["config"] for each in models if each["model"] == PUBLISHED_NAMES[name])
     return dict(config.get("text_config", config))
 
 

@@ -178,7 +178,7 @@ class ModelFacts(PositionFacts):
     `dense_parameters` of its linear layers, or in what `stored_as` names, which is made dense as it is read.
     `pack_limit`: the most tokens of a pack in which its code counts each document from its own start, None without end.
     `heads`: of queries in a layer. `has_clamped_gates`: its experts' gates are bounded (gpt-oss). `normed_heads`:
-    elements of queries and keys that go through a norm of their own, of a token in all layers.
+    elements of queries, keys and values that go through a norm of their own, of a token in all layers.
     """
 
     architecture: str

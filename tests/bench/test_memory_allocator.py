@@ -57,6 +57,18 @@ def test_the_plan_of_a_real_model_holds_in_shapes_that_it_chooses_itself(name: s
 
 
 @pytest.mark.thin(6)
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("olmo-3-7b", Shape(tokens=16384, checkpointed=8)),  # norms after each half, and of queries and keys
+        ("gemma-4-31b", Shape(tokens=16384, checkpointed=0)),  # and heads that are twice as wide in some layers
+    ],
+)
+def test_the_plan_counts_norms_and_the_widest_heads_of_the_layers(name: str, shape: Shape) -> None:
+    assert_planned(FastPasses(name, layers=8).of(shape))
+
+
+@pytest.mark.thin(6)
 def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None:
     passes = PeftPasses("mistral-7b", layers=8)
     for is_recomputed in (False, True):

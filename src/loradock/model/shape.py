@@ -101,7 +101,7 @@ NORMS_OF_HEADS = ("q_norm", "qk_norm", "query_layernorm")
 
 
 def normed_heads(model: Any) -> int:
-    """Elements of queries and keys that go through a norm before attention, of a token in all layers."""
+    """Elements of queries, keys and values that go through a norm before attention, of a token in all layers."""
     import torch
 
     def width(attention: Any, name: str, axis: int) -> int:
@@ -110,7 +110,7 @@ def normed_heads(model: Any) -> int:
 
     normed = [each for each in model.modules() if any(getattr(each, name, None) for name in NORMS_OF_HEADS)]
     # What o_proj reads is as wide as all queries; q_proj may give a gate, too.
-    return sum(width(each, "o_proj", 1) + width(each, "k_proj", 0) for each in normed)
+    return sum(width(each, "o_proj", 1) + width(each, "k_proj", 0) * (1 + hasattr(each, "v_norm")) for each in normed)
 
 
 def peculiarity(config: Any) -> str | None:

@@ -23,7 +23,7 @@ from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
 from loradock.plan.memory import recurrent
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, row_bytes, weight_bytes
-from loradock.plan.memory.widths import Widths, widths
+from loradock.plan.memory.widths import Widths, widest_attention, widths
 
 FLOAT = 4
 ADAPTER_BYTES = 8
@@ -113,6 +113,7 @@ class FastMemory:
         self.model = model
         self.setting = setting
         self.widths: Widths = widths(model, rank=setting.rank)
+        self.widest = widest_attention(model, self.widths)
         self.bytes = BYTES[setting.dtype]
         self.fixed = self._fixed()
 
@@ -149,9 +150,9 @@ class FastMemory:
         of_experts = EXPERTS_FLOOR_BYTES + int(in_flight * EXPERTS_FRAGMENTATION + moving * EXPERTS_MOVING)
         return ALLOCATOR_FLOOR_BYTES + int(moving * FRAGMENTATION) + of_experts * bool(self.model.experts)
 
-    def kept_by_layer(self, tokens: int) -> int:
-        """Bytes that a plain layer keeps from forward to backward."""
-        wide = self.widths
+    def kept_by_layer(self, tokens: int, *, wide: Widths | None = None) -> int:
+        """Bytes that a plain layer keeps from forward to backward: one of these widths, else the mean of all."""
+        wide = wide or self.widths
         elements = 2 * wide.hidden + wide.projected + wide.attended + wide.gated + wide.ranks
         if wide.has_out_norms:
             elements += 2 * wide.hidden
@@ -207,7 +208,7 @@ class FastMemory:
             self._recurrent_backward(tokens),
         )
         if shape.checkpointed == self.widths.layers:  # a layer is whole in its forward, and when it is recomputed
-            return self.kept_by_layer(tokens) + max(forward - self._hidden(tokens), backward)
+            return self.kept_by_layer(tokens, wide=self.widest) + max(forward - self._hidden(tokens), backward)
         return max(forward, backward)
 
     def _forward(self, tokens: int, *, has_dense: bool) -> int:
@@ -229,7 +230,7 @@ class FastMemory:
         copies = 0 if self.setting.on_gpu else PLAIN_COPIES * (1 if self.bytes == FLOAT else 2)
         down = wide.hidden * wide.inner * self.bytes * has_dense
         first = product + max(down, tokens * wide.inner * FLOAT * copies)
-        return self._hidden(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
+        return self._layer_gradients(tokens) + max(first, self._hidden(tokens) + wide.widest * self.bytes * has_dense)
 
     def _mixture_backward(self, tokens: int, *, has_dense: bool) -> int:
         """The same for each pair of token and expert: the gate's product beside its gradient, then the input's."""
@@ -239,12 +240,17 @@ class FastMemory:
         copies = 0 if self.setting.on_gpu or self.bytes == FLOAT else 2 * product * FLOAT / self.bytes
         outputs = pairs * wide.hidden * self.bytes
         moments = (outputs + product + dense, 2 * product + copies, 2 * outputs + self._hidden(tokens) + dense)
-        return int(self._hidden(tokens) + max(moments))
+        return int(self._layer_gradients(tokens) + max(moments))
+
+    def _layer_gradients(self, tokens: int) -> int:
+        """The gradient to a layer's output, and that to what goes into the norm after a half."""
+        return self._hidden(tokens) * (1 + self.widths.has_out_norms)
 
     def _attention_backward(self, tokens: int, *, has_dense: bool) -> int:
-        """The layer's gradient, attention's, those of queries, keys and values; the kernel's own or the input's."""
-        wide = self.widths
-        recomputed = tokens * (wide.hidden + wide.attended + wide.projected) * self.bytes
+        """Gradients of the layer, attention, queries, keys and values, and the normed; the kernel's or the input's."""
+        wide = self.widest
+        inside = tokens * (wide.attended + wide.projected + wide.normed) * self.bytes
+        recomputed = self._layer_gradients(tokens) + inside
         matrix = wide.hidden * wide.projected * has_dense
         gradients = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
         return int(recomputed + max(gradients, self._attention_workspace(tokens)))
@@ -260,7 +266,7 @@ class FastMemory:
         return int(around + computed * BESIDE_KEPT * counted.kept(setting.dtype))
 
     def _attention_workspace(self, tokens: int) -> float:
-        wide, setting = self.widths, self.setting
+        wide, setting = self.widest, self.setting
         if not setting.has_flash:
             return self._document_workspace(min(tokens, setting.longest_tokens))
         documents = tokens / max(1.0, setting.mean_tokens)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from loradock.catalog.families import BY_DECODER
 from loradock.facts import COUNTED_TOKENS, LinearShape, ModelFacts, Recurrence
@@ -23,22 +23,22 @@ TOKEN_INPUT = "per_layer_input_gate"
 class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
-    `attended`: all query heads together; `projected`: queries, keys and values, or a recurrence's inputs; `inner`: the
-    MLP's product; `outputs`: of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all
-    adapters of the layer; `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts,
-    `active_weights`: those that a token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`:
-    what goes into the gates, of all of its experts; `router_bytes`: what a router and the order of pairs keep;
-    `widest`: of the largest group of them with a common input, which is made dense at once: gate and up, as a rule, or
-    those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too. `token_input`: what a
-    layer reads of the token itself. `recurrent_launches`,
-    `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and backward, and what it reads
-    and writes for a token.
+    `attended`: all query heads together; `projected`: queries, keys and values, or a recurrence's inputs; `normed`: of
+    these, what has a norm of its own; `inner`: the MLP's product; `outputs`: of all linears; `capped_heads`: query
+    heads whose scores are soft-capped; `ranks`: of all adapters of the layer; `adapted_inputs`: what these read, one by
+    one; `weights`: of its linears and experts, `active_weights`: those that a token is multiplied with, `experts`: how
+    many it has, `pairs`: of a token; `gated`: what goes into the gates, of all of its experts; `router_bytes`: what a
+    router and the order of pairs keep; `widest`: of the largest group of them with a common input, which is made dense
+    at once: gate and up, as a rule, or those of one expert. `has_out_norms`: what goes into a norm after each half is
+    kept, too; `token_input`: what a layer reads of the token itself. `recurrent_launches`, `recurrent_bytes`: of what
+    no kernel computes of recurrent layers, a pass forward and backward, and what it reads and writes for a token.
     """
 
     layers: int
     hidden: int
     attended: float
     projected: float
+    normed: float
     inner: int
     outputs: float
     capped_heads: int
@@ -93,6 +93,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         hidden=model.hidden,
         attended=attended,
         projected=projected,
+        normed=model.normed_heads * share,
         inner=inner,
         outputs=outputs,
         capped_heads=model.capped_heads,
@@ -112,6 +113,18 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         recurrent_launches=recurrent.launches * recurrent.layers * share,
         recurrent_bytes=recurrent.traffic_bytes / COUNTED_TOKENS * recurrent.layers * share,
     )
+
+
+def widest_attention(model: ModelFacts, mean: Widths) -> Widths:
+    """Those of the layer whose heads are widest, where these differ from layer to layer (Gemma 4)."""
+    outputs = _ending(model, "o_proj")
+    if len({layer.columns for layer in outputs}) < 2:
+        return mean
+    widest = max(outputs, key=lambda layer: layer.columns)
+    attention = widest.name.removesuffix("o_proj")
+    projected = sum(each.rows for each in model.linears if each.name.startswith(attention)) - widest.rows
+    normed = mean.normed * projected / mean.projected
+    return replace(mean, attended=widest.columns, projected=projected, normed=normed)
 
 
 def _ending(model: ModelFacts, name: str) -> list[LinearShape]:
