@@ -150,11 +150,12 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
     plain_model = build(job)[0]
     state = torch.get_rng_state()
     expected = fast(job, plain_model, salt=5)
+    mixer: Any = plain_model.layers[0].mixer
     other = FastModel(
         job.model,
         positions=job.plan.data.limit_tokens,
         dtype=torch.float32,
-        attention_of=lambda _: plain_model.layers[0].mixer.attention,
+        attention_of=lambda _: mixer.attention,
         kernels=plain,
         checkpointed=switch.get("checkpointed", 0),
     )
