@@ -133,7 +133,7 @@ class FastPasses:
         """The fast engine's view of the model, as `loradock train` makes it."""
         engine = FastModel(
             self.model,
-            positions=POSITIONS,
+            positions=max(POSITIONS, self.document),
             dtype=torch.bfloat16,
             attention_of=attention_of,
             kernels=fused,

@@ -69,6 +69,12 @@ def test_the_plan_counts_norms_and_the_widest_heads_of_the_layers(name: str, sha
 
 
 @pytest.mark.thin(6)
+def test_the_plan_counts_a_long_document_whose_heads_are_too_wide_for_flash_kernels() -> None:
+    passes = FastPasses("gemma-4-31b", layers=6, document=8192)
+    assert_planned(passes.of(Shape(tokens=8192, checkpointed=0)), within=0.1)
+
+
+@pytest.mark.thin(6)
 def test_the_trl_engines_plan_holds_too_with_and_without_recomputation() -> None:
     passes = PeftPasses("mistral-7b", layers=8)
     for is_recomputed in (False, True):

@@ -38,6 +38,8 @@ HEAD_SIZE = 64
 """The smallest attention head that is common: the log-sum-exp is counted by it, at most 0.3 % of what a layer keeps."""
 FLASH_ROWS_A_DOCUMENT = 128
 """Rows by which FlashAttention-2's backward workspace grows with each document; see `backends.fast.attention`."""
+LARGEST_FLASH_HEAD = 256
+"""Wider heads attend document by document; see `backends.fast.attention.flash_limits`."""
 PLAIN_COPIES = 3
 """Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
 PLAIN_LOGITS = 1 << 20
@@ -267,15 +269,17 @@ class FastMemory:
 
     def _attention_workspace(self, tokens: int) -> float:
         wide, setting = self.widest, self.setting
+        of_one = self._document_workspace(min(tokens, setting.longest_tokens))
         if not setting.has_flash:
-            return self._document_workspace(min(tokens, setting.longest_tokens))
+            return of_one
         documents = tokens / max(1.0, setting.mean_tokens)
         sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
-        return sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
+        of_all = sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
+        return max(of_all, of_one * (0 < LARGEST_FLASH_HEAD * self.model.heads < wide.attended))
 
     def _document_workspace(self, tokens: int) -> float:
         """One document of this many tokens recomputed: copies of it and, with softcap, the scores of all heads."""
-        copy = tokens * self.bytes * self.widths.attended
+        copy = tokens * self.bytes * self.widest.attended
         if not self.widths.capped_heads:
             return copy * PER_DOCUMENT_COPIES
         score = self.widths.capped_heads * (self.bytes + CAPPED_SCORE_BYTES) + CAPPED_MASK_BYTES

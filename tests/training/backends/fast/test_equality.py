@@ -152,6 +152,7 @@ def test_checkpointed_and_cached_layers_give_the_same_bits_with_dropout(
     mixer: Any = plain_model.layers[0].mixer
     state = torch.get_rng_state()
     expected = fast(job, plain_model, salt=5)
+    mixer: Any = plain_model.layers[0].mixer
     other = FastModel(
         job.model,
         positions=job.plan.data.limit_tokens,
