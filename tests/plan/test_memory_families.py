@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from facts.recorded import decision, machine, models, planned
 from families import make_model
 from jobs import job_of
 from plan.test_memory_experts import stored
@@ -47,3 +49,16 @@ def test_what_a_decoders_layers_keep_is_what_the_plan_counts(family: str, tmp_pa
     size = sum(by_place.values()) / len(kept) + x.nbytes
     planned = FastMemory(job.plan.model, SETTING).kept_by_layer(batch.tokens)
     assert size == pytest.approx(planned, rel=0.05)
+
+
+def test_no_graph_is_made_where_a_layers_heads_are_wider_than_flash_kernels_take() -> None:
+    model = replace(models()["mistral-7b"], decoder="Gemma4TextModel")
+    first = next(each for each in model.linears if each.name.endswith("o_proj"))
+    wide = replace(first, columns=2 * first.columns * 256 // 128)
+    assert "document by document" not in decision(planned(facts=machine("h200"), model=model), "cuda_graphs").why
+    plan = planned(
+        facts=machine("h200"),
+        model=replace(model, linears=tuple(wide if each is first else each for each in model.linears)),
+    )
+    assert (plan.engine.value, plan.cuda_graphs.value) == ("fast", False)
+    assert "document by document" in decision(plan, "cuda_graphs").why

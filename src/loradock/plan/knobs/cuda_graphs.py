@@ -60,7 +60,9 @@ def graph_obstacle(context: Context) -> str | None:
 
 
 def _attention_obstacle(context: Context) -> str | None:
-    return None if context.has_flash else "attention runs document by document, with varying launches"
+    if context.has_flash and not context.fast_memory.has_wide_heads:
+        return None
+    return "attention runs document by document, with varying launches"
 
 
 def _shape(context: Context) -> Shape:

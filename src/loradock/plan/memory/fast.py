@@ -136,6 +136,11 @@ class FastMemory:
         return self.parts(shape)["total"]
 
     @property
+    def has_wide_heads(self) -> bool:
+        """Whether a layer has heads that flash kernels do not take."""
+        return 0 < LARGEST_FLASH_HEAD * self.model.heads < self.widest.attended
+
+    @property
     def dense_layer(self) -> int:
         """Bytes of the dense weights of one layer."""
         return int(self.widths.weights * self.bytes) if self.setting.storage.is_dequantised else 0
@@ -275,7 +280,7 @@ class FastMemory:
         documents = tokens / max(1.0, setting.mean_tokens)
         sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
         of_all = sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
-        return max(of_all, of_one * (0 < LARGEST_FLASH_HEAD * self.model.heads < wide.attended))
+        return max(of_all, of_one * self.has_wide_heads)
 
     def _document_workspace(self, tokens: int) -> float:
         """One document of this many tokens recomputed: copies of it and, with softcap, the scores of all heads."""
