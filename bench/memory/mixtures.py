@@ -46,11 +46,16 @@ FAMILIES = {
     "olmo-3-7b": "allenai/Olmo-3-1025-7B",
     "glm-4-9b": "zai-org/GLM-4-9B-0414",
     "gemma-4-31b": "google/gemma-4-31B-it",
+    "gemma-4-e2b": "google/gemma-4-E2B-it",
+    "gemma-4-26b-a4b": "google/gemma-4-26B-A4B-it",
     "exaone-4.0-1.2b": "LGAI-EXAONE/EXAONE-4.0-1.2B",
     "smollm3-3b": "HuggingFaceTB/SmolLM3-3B",
     "ministral-3-8b": "mistralai/Ministral-3-8B-Base-2512",
 }
-"""Dense, and of another build than a Llama's: norms after each half, of values, heads of two sizes, no positions."""
+"""Of another build than a Llama's: norms after each half, of values, heads of two sizes, keys of other layers, experts
+beside an MLP, no positions."""
+SHARED_LAYERS = 3
+"""Of the first layers, those that read the keys of others, where the model has such."""
 PUBLISHED_NAMES = NAMES | HYBRIDS | FAMILIES
 
 
@@ -61,6 +66,8 @@ def made(name: str, *, rank: int, layers: int | None = None, targets: str | None
     config |= {"num_hidden_layers": layers or config["num_hidden_layers"]}
     if "layer_types" in config:
         config["layer_types"] = config["layer_types"][: config["num_hidden_layers"]]
+    if layers and config.get("num_kv_shared_layers"):
+        config["num_kv_shared_layers"] = SHARED_LAYERS
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "config.json").write_text(json.dumps(config))
         asked = run_config(folder, rank=rank, targets=targets)

@@ -85,11 +85,11 @@ def stored(value: Any) -> set[torch.UntypedStorage]:
     return set().union(*map(stored, value)) if isinstance(value, tuple) else set()
 
 
-WIDE = {"num_experts_per_tok": 3, "moe_intermediate_size": 192}
+WIDE = {"num_experts_per_tok": 3, "top_k_experts": 3, "moe_intermediate_size": 192}
 
 
 @pytest.mark.thin(6)
-@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "glm4_moe", "granitemoeshared"])
+@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "glm4_moe", "granitemoeshared", "gemma4_text"])
 @pytest.mark.parametrize("targets", ["all-linear", "[all-linear,experts]"])
 def test_what_the_fast_engine_keeps_of_its_layers_is_what_its_plan_counts(
     targets: str, kind: str, tmp_path: Path, rows: Path

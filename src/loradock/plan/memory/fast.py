@@ -161,8 +161,8 @@ class FastMemory:
         """Bytes that a plain layer keeps from forward to backward: one of these widths, else the mean of all."""
         wide = wide or self.widths
         elements = 2 * wide.hidden + wide.projected + wide.attended + wide.gated + wide.ranks
-        if wide.has_out_norms:
-            elements += 2 * wide.hidden
+        if wide.has_out_norms:  # and after experts that stand beside an MLP, and after that
+            elements += 2 * wide.hidden * (2 if wide.experts else 1)
         if wide.token_input:
             elements += 2 * wide.hidden + wide.token_input
         return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE) + wide.router_bytes))
@@ -171,8 +171,12 @@ class FastMemory:
         """Bytes that all layers keep when forward has ended."""
         plain = self.widths.layers - shape.checkpointed
         # What all layers read of a token, before its norm, too: of checkpointed ones as well.
-        inputs = int(2 * self.widths.token_input * self.widths.layers * shape.tokens * self.bytes)
-        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens) + inputs
+        inputs = 2 * self.widths.token_input * self.widths.layers
+        # The first layers are checkpointed; the MLPs of the last ones may be wider than the mean.
+        gated = self.widths.gated_by_layer[shape.checkpointed :]
+        wider = sum(gated) - self.widths.gated * len(gated)
+        beside = int((inputs + wider) * shape.tokens * self.bytes)
+        return plain * self.kept_by_layer(shape.tokens) + shape.checkpointed * self._hidden(shape.tokens) + beside
 
     def in_flight(self, shape: Shape) -> int:
         """Bytes of the widest moment beyond what is kept, in training or in evaluation."""

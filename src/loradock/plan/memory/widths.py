@@ -12,6 +12,7 @@ from loradock.plan.memory.base import widest_input, widest_matrix
 
 PROJECTIONS = re.compile(r"\.((q|k|v|qkv)_proj|in_proj\w*)$")
 """How queries, keys and values are called beside a mixture, and what goes into a recurrence (`in_proj_qkvz`)."""
+LAYER = re.compile(r"\.layers\.(\d+)\.")
 JOINED = ".input_linear"
 """How gate and up are called that are one layer."""
 GATED = (".gate_proj", ".up_proj", JOINED)
@@ -30,8 +31,9 @@ class Widths:
     many it has, `pairs`: of a token; `gated`: what goes into the gates, of all of its experts; `router_bytes`: what a
     router and the order of pairs keep; `widest`: of the largest group of them with a common input, which is made dense
     at once: gate and up, as a rule, or those of one expert. `has_out_norms`: what goes into a norm after each half is
-    kept, too; `token_input`: what a layer reads of the token itself. `recurrent_launches`, `recurrent_bytes`: of what
-    no kernel computes of recurrent layers, a pass forward and backward, and what it reads and writes for a token.
+    kept, too; `token_input`: what a layer reads of the token itself; of such models `gated_by_layer`, since it differs.
+    `recurrent_launches`, `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and
+    backward, and what it reads and writes for a token.
     """
 
     layers: int
@@ -54,6 +56,7 @@ class Widths:
     vocabulary: int
     has_out_norms: bool
     token_input: float = 0.0
+    gated_by_layer: tuple[float, ...] = ()
     recurrent_launches: float = 0.0
     recurrent_bytes: float = 0.0
 
@@ -110,6 +113,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         vocabulary=model.vocabulary,
         has_out_norms=bool(family and family.has_out_norms),
         token_input=token_input,
+        gated_by_layer=_gated_by_layer(model) if token_input else (),
         recurrent_launches=recurrent.launches * recurrent.layers * share,
         recurrent_bytes=recurrent.traffic_bytes / COUNTED_TOKENS * recurrent.layers * share,
     )
@@ -125,6 +129,14 @@ def widest_attention(model: ModelFacts, mean: Widths) -> Widths:
     projected = sum(each.rows for each in model.linears if each.name.startswith(attention)) - widest.rows
     normed = mean.normed * projected / mean.projected
     return replace(mean, attended=widest.columns, projected=projected, normed=normed)
+
+
+def _gated_by_layer(model: ModelFacts) -> tuple[float, ...]:
+    gated = [0.0] * model.layers
+    for layer in model.linears:
+        if layer.name.endswith(GATED) and (number := LAYER.search(layer.name)):
+            gated[int(number[1])] += layer.rows
+    return tuple(gated)
 
 
 def _ending(model: ModelFacts, name: str) -> list[LinearShape]:

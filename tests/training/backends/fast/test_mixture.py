@@ -272,7 +272,7 @@ def turned(model: FastModel) -> None:
     """A layer that turns nothing turns by positions."""
     angles = torch.outer(torch.arange(512.0), 1e4 ** -(torch.arange(0.0, 16.0, 2.0) / 16)).repeat(1, 2)
     mixer: Any = model.layers[1].mixer
-    mixer.table = angles.cos(), angles.sin()
+    mixer.table = mixer.query_table = angles.cos(), angles.sin()
 
 
 def scaled_outputs(model: FastModel) -> None:
@@ -284,7 +284,7 @@ def scaled_outputs(model: FastModel) -> None:
 def without_temperature(model: FastModel) -> None:
     """A layer without positions has queries as they are."""
     mixer: Any = model.layers[3].mixer
-    mixer.table = None
+    mixer.table = mixer.query_table = None
 
 
 def tempered_keys(model: FastModel) -> None:
