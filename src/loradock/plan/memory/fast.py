@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 from loradock.catalog import optimizers, storages
 from loradock.facts import ModelFacts
-from loradock.plan.memory import recurrent
+from loradock.plan.memory import attention, recurrent
 from loradock.plan.memory.base import BYTES, RUNTIME_BYTES, row_bytes, weight_bytes
 from loradock.plan.memory.widths import Widths, widest_attention, widths
 
@@ -34,12 +34,6 @@ LOGIT_CHUNK_BYTES = 256 << 20
 LEAST_LOGIT_ROWS = 128
 HEAD_END_HIDDEN = 6
 """Tensors of hidden states at the end of the head: two more gradients, through the norm and to all positions."""
-HEAD_SIZE = 64
-"""The smallest attention head that is common: the log-sum-exp is counted by it, at most 0.3 % of what a layer keeps."""
-FLASH_ROWS_A_DOCUMENT = 128
-"""Rows by which FlashAttention-2's backward workspace grows with each document; see `backends.fast.attention`."""
-LARGEST_FLASH_HEAD = 256
-"""Wider heads attend document by document; see `backends.fast.attention.flash_limits`."""
 PLAIN_COPIES = 3
 """Float32 copies as wide as the MLP that the gate's backward makes where it is plain torch."""
 PLAIN_LOGITS = 1 << 20
@@ -50,15 +44,6 @@ most 1.33 (`backends.fast.mixers.recurrent`)."""
 BESIDE_KEPT = 1.25
 """What a recurrent layer's documents take in backward over what they keep: gradients of some of it, and what lies
 between tensors whose size differs from group to group. Measured (bench.memory --hybrids)."""
-PER_DOCUMENT_COPIES = 12
-"""Copies of a document's queries where attention is recomputed document by document. An assumption."""
-CAPPED_COPIES = 5
-"""The same beside scores that are written out (softcap): measured, 2 to 5."""
-CAPPED_SCORE_BYTES = 12
-"""A score's own bytes and these are alive at once in backward, where they are written out: measured with torch's plain
-operators, 14 in half precision and 16 in float32; a GPU's softmax needs 2 less in half precision."""
-CAPPED_MASK_BYTES = 1
-"""Of one mask for all heads."""
 
 ALLOCATOR_FLOOR_BYTES = 160 << 20
 FRAGMENTATION = 0.015
@@ -138,7 +123,7 @@ class FastMemory:
     @property
     def has_wide_heads(self) -> bool:
         """Whether a layer has heads that flash kernels do not take."""
-        return 0 < LARGEST_FLASH_HEAD * self.model.heads < self.widest.attended
+        return 0 < attention.LARGEST_FLASH_HEAD * self.model.heads < self.widest.attended
 
     @property
     def dense_layer(self) -> int:
@@ -165,7 +150,9 @@ class FastMemory:
             elements += 2 * wide.hidden * (2 if wide.experts else 1)
         if wide.token_input:
             elements += 2 * wide.hidden + wide.token_input
-        return int(tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / HEAD_SIZE) + wide.router_bytes))
+        return int(
+            tokens * (elements * self.bytes + FLOAT * (2 + wide.attended / attention.HEAD_SIZE) + wide.router_bytes)
+        )
 
     def activations(self, shape: Shape) -> int:
         """Bytes that all layers keep when forward has ended."""
@@ -264,7 +251,7 @@ class FastMemory:
         recomputed = self._layer_gradients(tokens) + inside
         matrix = wide.hidden * wide.projected * has_dense
         gradients = (tokens * (2 * wide.hidden + wide.projected) + matrix) * self.bytes
-        return int(recomputed + max(gradients, self._attention_workspace(tokens)))
+        return int(recomputed + max(gradients, self._workspace(tokens)))
 
     def _recurrent_backward(self, tokens: int) -> int:
         """The layer's gradient, what goes into and out of what is made again, with gradients, and what that keeps."""
@@ -276,23 +263,15 @@ class FastMemory:
         computed = recurrent.together(tokens, longest=longest, mean=mean, chunk=chunk, filled_up=FILLED_UP)
         return int(around + computed * BESIDE_KEPT * counted.kept(setting.dtype))
 
-    def _attention_workspace(self, tokens: int) -> float:
-        wide, setting = self.widest, self.setting
-        of_one = self._document_workspace(min(tokens, setting.longest_tokens))
+    def _workspace(self, tokens: int) -> float:
+        """Attention's own, in backward."""
+        setting = self.setting
+        of_one = attention.document(self.widest, min(tokens, setting.longest_tokens), size=self.bytes)
         if not setting.has_flash:
             return of_one
         documents = tokens / max(1.0, setting.mean_tokens)
-        sums = (tokens + FLASH_ROWS_A_DOCUMENT * documents) * FLOAT * wide.attended * (1 + 1 / HEAD_SIZE)
-        of_all = sums + tokens * self.bytes * 2 * wide.attended * wide.has_grouped_heads
+        of_all = attention.flash(self.widest, tokens, documents=documents, size=self.bytes)
         return max(of_all, of_one * self.has_wide_heads)
-
-    def _document_workspace(self, tokens: int) -> float:
-        """One document of this many tokens recomputed: copies of it and, with softcap, the scores of all heads."""
-        copy = tokens * self.bytes * self.widest.attended
-        if not self.widths.capped_heads:
-            return copy * PER_DOCUMENT_COPIES
-        score = self.widths.capped_heads * (self.bytes + CAPPED_SCORE_BYTES) + CAPPED_MASK_BYTES
-        return copy * CAPPED_COPIES + tokens**2 * score
 
     def _head(self, tokens: int, *, hidden: int) -> int:
         """In the loop over chunks of logits: one of them, and this many tensors of hidden states.
