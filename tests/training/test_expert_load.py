@@ -67,6 +67,15 @@ def test_each_token_is_counted_once_with_its_experts(how: str, mixture: Path, ro
     assert sum(expected[0]) == 2 * job.steps[0].tokens
 
 
+@pytest.mark.thin(4)
+def test_experts_beside_an_mlp_are_counted_once_where_their_layer_is_recomputed(rows: Path, tmp_path: Path) -> None:
+    base = mixtures.make(tmp_path / "base", "gemma4_text", num_experts=8)
+    settings = ("engine=fast", "train.micro_batch=2", "train.checkpointing=true")
+    job = job_of(tmp_path, *settings, model=base, data=rows)
+    assert job.plan.checkpointed_layers.value == 2
+    assert counted(job) == chosen(job)
+
+
 def test_slots_without_a_document_that_is_learned_from_are_none() -> None:
     positions = torch.tensor([[0, 1, 2, 0, 1, 0, 1, 2]])
     labels = torch.tensor([[IGNORED, 7, IGNORED, IGNORED, 8, IGNORED, IGNORED, IGNORED]])

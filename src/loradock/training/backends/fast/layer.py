@@ -111,7 +111,7 @@ class Layer:
         """What backward needs, from x [T, hidden] again; the last product, which it does not read, is left out."""
         y, mixer = self._mixer_forward(x, batch, is_last=True)
         if self.parts.mlp_out_norm is not None:
-            z, mlp = self._mlp_forward(y, batch)
+            z, mlp = self._mlp_forward(y, batch, is_again=True)
             return mixer, mlp, self._last_forward(z, batch)[1]
         rstd, halfway = self._mlp_first(y, batch)
         inner = self.mlp.recomputed(halfway, batch)
@@ -165,9 +165,9 @@ class Layer:
             return dy
         return self._norm_backward(dn, kept, norm, into=dy)
 
-    def _mlp_forward(self, x: torch.Tensor, batch: Tokens) -> tuple[torch.Tensor, HalfKept]:
+    def _mlp_forward(self, x: torch.Tensor, batch: Tokens, *, is_again: bool = False) -> tuple[torch.Tensor, HalfKept]:
         rstd, halfway = self._mlp_first(x, batch)
-        y, inner = self.mlp.second(halfway, batch)
+        y, inner = self.mlp.second(halfway, batch, is_again=is_again)
         del halfway
         return self._added(y, x, rstd=rstd, inner=inner, norm=self.parts.mlp_out_norm)
 

@@ -34,8 +34,8 @@ class Mlp(Protocol):
         """Of the normed input [T, hidden] what the last product reads, and more."""
         ...
 
-    def second(self, halfway: Any, batch: Tokens) -> tuple[torch.Tensor, Any]:
-        """The output [T, hidden], and what backward needs."""
+    def second(self, halfway: Any, batch: Tokens, *, is_again: bool = False) -> tuple[torch.Tensor, Any]:
+        """The output [T, hidden], and what backward needs. `is_again`: of a pass that was counted."""
         ...
 
     def recomputed(self, halfway: Any, batch: Tokens) -> Any:

@@ -43,10 +43,12 @@ class Beside:
         routed = self.experts.router.forward(self._norm(normed, self.parts.router_norm)[0])
         return of_dense, self.experts.first_routed(routed, self._norm(normed, self.parts.experts_norm)[0], batch)
 
-    def second(self, halfway: tuple[Any, Any], batch: Tokens) -> tuple[torch.Tensor, BesideKept]:
+    def second(
+        self, halfway: tuple[Any, Any], batch: Tokens, *, is_again: bool = False
+    ) -> tuple[torch.Tensor, BesideKept]:
         """See `base.Mlp`."""
         dense_output, of_dense = self.dense.second(halfway[0], batch)
-        experts_output, of_experts = self.experts.second(halfway[1], batch)
+        experts_output, of_experts = self.experts.second(halfway[1], batch, is_again=is_again)
         y = self._norm(dense_output, self.parts.out_norm)[0]
         y.add_(self._norm(experts_output, self.parts.experts_out_norm)[0])
         return y, BesideKept(
@@ -55,7 +57,7 @@ class Beside:
 
     def recomputed(self, halfway: tuple[Any, Any], batch: Tokens) -> BesideKept:
         """See `base.Mlp`. The outputs' norms read the last products."""
-        return self.second(halfway, batch)[1]
+        return self.second(halfway, batch, is_again=True)[1]
 
     def backward(
         self, dy: torch.Tensor, saved: BesideKept, normed: Callable[[], torch.Tensor], batch: Tokens

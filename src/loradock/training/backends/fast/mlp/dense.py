@@ -41,7 +41,7 @@ class Dense:
         gate, up = gate_up.chunk(2, dim=1)
         return h, gate_up, self.kernels.gate(gate, up, self.activation)
 
-    def second(self, halfway: Halfway, batch: Tokens) -> tuple[torch.Tensor, DenseKept]:
+    def second(self, halfway: Halfway, batch: Tokens, *, is_again: bool = False) -> tuple[torch.Tensor, DenseKept]:
         """See `base.Mlp`."""
         h, gate_up, product = halfway
         y, h_down = self.down.forward(product, keys=batch.keys)

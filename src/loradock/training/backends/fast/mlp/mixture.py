@@ -96,10 +96,11 @@ class Mixture:
         of_shared = None if self.shared is None else self.shared.first(normed, batch)
         return routed, pairs, gate_up, h, self.gate.forward(gate_up), of_shared
 
-    def second(self, halfway: Halfway, batch: Tokens) -> tuple[torch.Tensor, MixtureKept]:
-        """See `base.Mlp`. What the router chose is counted."""
+    def second(self, halfway: Halfway, batch: Tokens, *, is_again: bool = False) -> tuple[torch.Tensor, MixtureKept]:
+        """See `base.Mlp`. What the router chose is counted once."""
         routed, pairs, gate_up, h, product, of_shared = halfway
-        self.router.count(routed)
+        if not is_again:
+            self.router.count(routed)
         y, h_down = self.down.forward(product, pairs)
         y = pairs.summed(y if self.scales_inputs else y.mul_(sorted_weights(routed, pairs, y.dtype)))
         kept = None
