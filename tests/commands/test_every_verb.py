@@ -16,7 +16,7 @@ from tiny import BASE
 
 from loradock.cli import cli
 from loradock.commands.paths import LocalPath
-from loradock.errors import InputMissing
+from loradock.errors import InputMissing, UsageError
 
 pytestmark = pytest.mark.thin(2)
 
@@ -81,6 +81,29 @@ def test_a_path_that_does_not_exist_ends_with_66_and_the_nearest_name(
     assert isinstance(error, InputMissing)
     assert str(error) == f"error: {tmp_path}/demo-01 does not exist\nhint: did you mean {tmp_path}/demo-001?"
     assert error.exit_code == 66
+
+
+ONE_KIND = [
+    pytest.param(verb, param, id=f"{verb} {param.opts[0]}")
+    for verb, command in VERBS.items()
+    for param in command.params
+    if isinstance(param.type, LocalPath) and not (param.type.file_okay and param.type.dir_okay)
+]
+
+
+@pytest.mark.parametrize(("verb", "param"), ONE_KIND)
+def test_a_file_in_the_place_of_a_directory_and_the_reverse_are_told(
+    tmp_path: Path, verb: str, param: click.Parameter
+) -> None:
+    assert isinstance(param.type, LocalPath)
+    (tmp_path / "a file").touch()
+    given = tmp_path if param.type.file_okay else tmp_path / "a file"
+    option = [param.opts[0]] if isinstance(param, click.Option) else []
+    before = [str(tmp_path)] * (not option and param.name != VERBS[verb].params[0].name)
+    error = CliRunner().invoke(cli, [*verb.split(), *option, *before, str(given)]).exception
+    assert isinstance(error, InputMissing if param.type.exists else UsageError)
+    wanted = ("directory", "file") if param.type.file_okay else ("file", "directory")
+    assert str(error).startswith(f"error: {given} is a {wanted[0]}, where a {wanted[1]} is wanted\nhint: name ")
 
 
 @pytest.mark.parametrize("verb", VERBS)

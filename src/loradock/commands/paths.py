@@ -16,7 +16,7 @@ from loradock.files import nearby
 
 class LocalPath(click.Path):
     """A path of this machine. UsageError for a variable in it that is not set, and for `-`; InputMissing where it has
-    to exist and does not.
+    to exist and does not, or is a file where a directory is wanted, or the reverse.
 
     A command that ends with a file goes on with it after a kill, which no stream does. Where `path_type` is str, the
     configuration says what `-` is.
@@ -34,7 +34,20 @@ class LocalPath(click.Path):
         path = expanded(os.fspath(value))
         if self.exists and not os.path.exists(path):
             raise InputMissing(f"{path} does not exist", hint=nearby.hint(Path(path), path))
+        self._check_kind(path)
         return super().convert(path, param, ctx)
+
+    def _check_kind(self, path: str) -> None:
+        error = InputMissing if self.exists else UsageError
+        if not self.file_okay and os.path.isfile(path):
+            folder = shlex.quote(os.path.dirname(path) or ".")
+            hint = (
+                f"name the directory that it is in: {folder}" if self.exists else "name another, or move the file"
+            )
+            raise error(f"{path} is a file, where a directory is wanted", hint=hint)
+        if not self.dir_okay and os.path.isdir(path):
+            hint = f"name a file in it: ls {shlex.quote(path)}" if self.exists else "name a file in it, or another"
+            raise error(f"{path} is a directory, where a file is wanted", hint=hint)
 
 
 class OutputFile(LocalPath):
