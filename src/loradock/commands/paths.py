@@ -41,9 +41,7 @@ class LocalPath(click.Path):
         error = InputMissing if self.exists else UsageError
         if not self.file_okay and os.path.isfile(path):
             folder = shlex.quote(os.path.dirname(path) or ".")
-            hint = (
-                f"name the directory that it is in: {folder}" if self.exists else "name another, or move the file"
-            )
+            hint = f"name the directory that it is in: {folder}" if self.exists else "name another, or move the file"
             raise error(f"{path} is a file, where a directory is wanted", hint=hint)
         if not self.dir_okay and os.path.isdir(path):
             hint = f"name a file in it: ls {shlex.quote(path)}" if self.exists else "name a file in it, or another"
