@@ -22,6 +22,8 @@ from loradock.plan.memory.fast import FastMemory, Setting
 from loradock.plan.memory.widths import widths
 from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.backend import build
+from loradock.training.backends.fast.batch import FlatBatch
+from loradock.training.backends.fast.model import FastModel
 
 TOKENS, RANK = 96, 4
 
@@ -85,6 +87,24 @@ def stored(value: Any) -> set[torch.UntypedStorage]:
     return set().union(*map(stored, value)) if isinstance(value, tuple) else set()
 
 
+def kept_by_a_layer(engine: FastModel, batch: FlatBatch) -> float:
+    """Bytes that a layer of a small model keeps, as the mean over all."""
+    x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
+    kept = tuple(layer.forward(x, batch)[1] for layer in engine.layers)
+    by_place = {storage.data_ptr(): storage.nbytes() for storage in stored(kept) if storage.data_ptr() != x.data_ptr()}
+    return sum(by_place.values()) / len(kept) + x.nbytes
+
+
+SETTING = Setting(
+    quantization="nf4",
+    double_quant=True,
+    dtype="bfloat16",
+    rank=4,
+    on_gpu=False,
+    has_flash=False,
+    longest_tokens=64,
+    mean_tokens=40.0,
+)
 WIDE = {"num_experts_per_tok": 3, "top_k_experts": 3, "moe_intermediate_size": 192}
 
 
@@ -100,22 +120,8 @@ def test_what_the_fast_engine_keeps_of_its_layers_is_what_its_plan_counts(
     job = job_of(tmp_path, *settings, model=base, data=rows)
     engine, _ = build(job)
     batch = self_check.learned(engine, self_check.first_rows(job))
-    x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
-    kept = tuple(layer.forward(x, batch)[1] for layer in engine.layers)
-    by_place = {storage.data_ptr(): storage.nbytes() for storage in stored(kept) if storage.data_ptr() != x.data_ptr()}
-    size = sum(by_place.values()) / len(kept) + x.nbytes
-    setting = Setting(
-        quantization="nf4",
-        double_quant=True,
-        dtype="bfloat16",
-        rank=4,
-        on_gpu=False,
-        has_flash=False,
-        longest_tokens=64,
-        mean_tokens=40.0,
-    )
-    planned = FastMemory(job.plan.model, setting).kept_by_layer(batch.tokens)
-    assert size == pytest.approx(planned, rel=0.05)
+    planned = FastMemory(job.plan.model, SETTING).kept_by_layer(batch.tokens)
+    assert kept_by_a_layer(engine, batch) == pytest.approx(planned, rel=0.05)
 
 
 def test_dense_layers_among_experts_are_in_the_plans_room_for_dense_weights(tmp_path: Path, rows: Path) -> None:

@@ -6,26 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 from facts.recorded import decision, machine, models, planned
 from families import make_model
 from jobs import job_of
-from plan.test_memory_experts import stored
+from plan.test_memory_experts import SETTING, kept_by_a_layer
 
-from loradock.plan.memory.fast import FastMemory, Setting
+from loradock.plan.memory.fast import FastMemory
 from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.backend import build
-
-SETTING = Setting(
-    quantization="nf4",
-    double_quant=True,
-    dtype="bfloat16",
-    rank=4,
-    on_gpu=False,
-    has_flash=False,
-    longest_tokens=64,
-    mean_tokens=40.0,
-)
 
 
 @pytest.mark.thin(4)
@@ -43,12 +31,8 @@ def test_what_a_decoders_layers_keep_is_what_the_plan_counts(family: str, tmp_pa
         object.__setattr__(batch, "carried", carried)
         read = sum(each.nbytes for each in (carried.inputs, carried.unnormed) if each is not None)
         assert read == 2 * 16 * len(engine.layers) * batch.tokens * 2
-    x = torch.randn(batch.tokens, 64, dtype=torch.bfloat16)
-    kept = tuple(layer.forward(x, batch)[1] for layer in engine.layers)
-    by_place = {storage.data_ptr(): storage.nbytes() for storage in stored(kept) if storage.data_ptr() != x.data_ptr()}
-    size = sum(by_place.values()) / len(kept) + x.nbytes
     planned = FastMemory(job.plan.model, SETTING).kept_by_layer(batch.tokens)
-    assert size == pytest.approx(planned, rel=0.05)
+    assert kept_by_a_layer(engine, batch) == pytest.approx(planned, rel=0.05)
 
 
 def test_no_graph_is_made_where_a_layers_heads_are_wider_than_flash_kernels_take() -> None:
