@@ -131,6 +131,8 @@ def make_model(directory: Path, family: str, **settings: Any) -> Path:
         for name, parameter in model.named_parameters():
             if "norm" in name or name.endswith("bias"):
                 parameter.add_(torch.randn_like(parameter) * 0.1)
+            if kind.startswith("gemma4") and name.endswith("q_norm.weight"):  # its attention has no scale of its own
+                parameter.mul_(parameter.numel() ** -0.5)
         for name, buffer in model.named_buffers():
             if name.endswith("layer_scalar"):
                 buffer.mul_(0.7)
