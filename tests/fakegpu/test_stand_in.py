@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pkgutil
+from importlib import import_module
+
 import pytest
 import torch
+from triton.runtime.jit import JITFunction
 
 from loradock.env_check.compute import optimizer
 from loradock.env_check.compute.places import Device
+from loradock.training.backends.fast import kernels
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.backends.fast.kernels.base import Activation
 
@@ -34,6 +39,29 @@ def test_a_kernel_takes_the_row_stride_of_each_of_its_arguments(act: Activation)
         found.append((activated.contiguous(), g.contiguous(), u.contiguous()))
     for one, other in zip(*found, strict=True):
         assert torch.equal(one, other)
+
+
+def test_a_clamped_gate_takes_the_row_stride_of_each_of_its_arguments() -> None:
+    generator = torch.Generator().manual_seed(0)
+    wide = [torch.randn(5, 192, generator=generator).mul_(9).to("cuda", torch.bfloat16) for _ in range(2)]
+    found = []
+    for name in ("triton", "torch"):
+        da, gate_up = wide[0].clone()[:, :64], wide[1].clone()[:, :128]
+        these = kernels_for(torch.device("cuda"), name)
+        result = these.clamped_gate(gate_up, alpha=1.7, limit=7.0)
+        activated = these.clamped_gate_backward_(da, gate_up, alpha=1.7, limit=7.0)
+        found.append((result, activated.contiguous(), gate_up.contiguous()))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_every_kernel_of_the_fast_engine_is_computed_at_once() -> None:
+    """Interpreted it takes a hundred times as long, and a training of three steps five minutes."""
+    from gpu_on_cpu.own_kernels import OWN_KERNELS
+
+    modules = [import_module(f"{kernels.__name__}.{each.name}") for each in pkgutil.iter_modules(kernels.__path__)]
+    launched = {name for module in modules for name, each in vars(module).items() if isinstance(each, JITFunction)}
+    assert {name for name in launched if name.endswith("_kernel")} == set(OWN_KERNELS)
 
 
 @pytest.mark.thin(4)

@@ -59,6 +59,20 @@ def gate_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
     plain.gate_backward_(da, g, u, v["act"])
 
 
+def clamped_gate(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.training.backends.fast.kernels import plain
+
+    result = plain.clamped_gate(pairs(v, grid[0]), alpha=v["alpha"], limit=v["limit"])
+    at(v["a"].value, v["a"].dtype, (grid[0], v["width"])).copy_(result)
+
+
+def clamped_gate_backward(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
+    from loradock.training.backends.fast.kernels import plain
+
+    da = matrix(v, "da", grid[0])
+    plain.clamped_gate_backward_(da, pairs(v, grid[0]), alpha=v["alpha"], limit=v["limit"])
+
+
 def cross_entropy(v: dict[str, Any], grid: tuple[int, int, int]) -> None:
     from loradock.training.backends.fast.kernels import plain
 
@@ -112,12 +126,19 @@ def matrix(v: dict[str, Any], name: str, rows: int) -> torch.Tensor:
     return at(v[name].value, v[name].dtype, (rows, v["width"]), (v[f"{name}_stride"], 1))
 
 
+def pairs(v: dict[str, Any], rows: int) -> torch.Tensor:
+    """The argument `gate_up` with its own row stride, of two columns for each of the kernel's `width`."""
+    return at(v["gate_up"].value, v["gate_up"].dtype, (rows, 2 * v["width"]), (v["stride"], 1))
+
+
 OWN_KERNELS = {
     "rms_norm_kernel": rms_norm,
     "rms_norm_backward_kernel": rms_norm_backward,
     "rope_kernel": rope,
     "gate_kernel": gate,
     "gate_backward_kernel": gate_backward,
+    "clamped_gate_kernel": clamped_gate,
+    "clamped_gate_backward_kernel": clamped_gate_backward,
     "cross_entropy_kernel": cross_entropy,
     "lora_down_kernel": lora_down,
     "lora_down_backward_a_kernel": lora_down_backward_a,
