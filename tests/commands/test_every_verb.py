@@ -63,6 +63,12 @@ def options(verb: str) -> set[str]:
     return {option for each in VERBS[verb].params for option in (*each.opts, *each.secondary_opts)}
 
 
+def test_what_a_verb_writes_is_named_by_o_too() -> None:
+    """Where a run is configured (`--set`) its directory is --output, and -o is left to what the verb itself writes."""
+    found = [verb for verb in VERBS if "--output" in options(verb) and not {"-o", "--set"} & options(verb)]
+    assert found == []
+
+
 HAVE_TO_EXIST = [
     pytest.param(verb, param, id=f"{verb} {param.opts[0]}")
     for verb, command in VERBS.items()

@@ -270,6 +270,26 @@ def test_rows_to_answer_are_read_as_the_run_read_its_own(row: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        (FOREIGN, "question"),
+        ({"id": 1, "what to do": "Go."}, "what to do"),
+        ({"input_text": "Go.", "target_text": "I went."}, None),
+        ({"id": 1}, None),
+    ],
+)
+def test_a_column_that_seems_to_ask_is_called_so_in_the_file(row: dict[str, Any], column: str | None) -> None:
+    for is_chat, field in ((True, "instruction"), (False, "prompt")):
+        with pytest.raises(RowError, match="there is nothing to answer") as error:
+            sample_of(row, is_chat=is_chat)
+        change = error.value.change
+        assert (change and change.column) == column
+        if change:
+            assert change.jq == f".{field} = .COLUMN | del(.COLUMN)"
+            sample_of({field: row[change.column]}, is_chat=is_chat)
+
+
+@pytest.mark.parametrize(
     "format",
     [each for each in formats.FORMATS if each.kind == "rows" and each.name != "xlam"],
     ids=lambda each: each.name,

@@ -78,6 +78,16 @@ def test_every_bad_row_of_a_file_is_named_at_once(tmp_path: Path) -> None:
     assert [problem.line for problem in error.value.problems] == [2, 3, 4, 5]
 
 
+def test_columns_that_hold_text_are_named_by_the_option_that_takes_them(tmp_path: Path) -> None:
+    row = {"id": 3, "the query": "x", "pos": "y", "tags": ["z"]}
+    write_lines(tmp_path / "a.jsonl", [row, row])
+    with pytest.raises(DataError) as error:
+        checked(tmp_path / "a.jsonl", column="text")
+    assert "(--column 'the query' or --column pos)" in str(error.value)
+    assert error.value.hint == "do what stands in brackets, then run again"
+    assert checked(tmp_path / "a.jsonl", column="the query") == 2
+
+
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(InputMissing, match="does not exist"):
         checked(tmp_path / "a.txt", column="text")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -135,8 +136,14 @@ def test_columns_of_no_format_are_named_without_an_option_that_is_not_here(tmp_p
     write_lines(file, [{"question": "a", "reply": "b"}])
     with pytest.raises(DataError) as error:
         of_data(file, needs="prompts")
-    assert f"{file}:1: " in str(error.value)
+    (problem,) = error.value.problems
+    assert problem.place == f"{file}:1"
     assert "--set" not in str(error.value)
+    hint = str(problem.hint)
+    assert hint.startswith(f"nearest is alpaca: cat {file} | jq -c ")
+    subprocess.run(["bash", "-c", hint.removeprefix("nearest is alpaca: ")], check=True, cwd=tmp_path)
+    (item,) = of_data(tmp_path / "rows.new.jsonl", needs="prompts").items
+    assert (item.question, item.answer) == ("a", "b")
 
 
 def test_both_answers_of_a_pair_are_candidates_of_a_choice_alone(tmp_path: Path) -> None:

@@ -130,6 +130,17 @@ def test_empty_answers_are_told_and_prompts_without_the_template_are_the_reason(
         assert lines(tmp_path / "in.new.jsonl") == [{"text": "lamp"}, {"text": "stone"}]
 
 
+def test_rows_whose_columns_have_other_names_are_refused_with_the_command_that_names_them(tmp_path: Path) -> None:
+    lineage = SimpleNamespace(conversations=True, readings=())
+    opened: Any = SimpleNamespace(origin=SimpleNamespace(lineage=lineage), prompts=None)
+    asked = Asked(max_new_tokens=4, samples=1, sampling=Sampling(), batch_tokens=64)
+    with pytest.raises(DataError) as error:
+        list(read_tasks(opened, write(tmp_path / "in.jsonl", [{"question": "lamp", "answer": "light"}]), asked))
+    (problem,) = error.value.problems
+    subprocess.run(["bash", "-c", str(problem.hint)], cwd=tmp_path, check=True)
+    assert lines(tmp_path / "in.new.jsonl") == [{"answer": "light", "instruction": "lamp"}]
+
+
 @pytest.mark.parametrize("was_trained_on_turns", [True, False])
 def test_texts_are_asked_as_they_are_of_what_was_trained_on_texts(was_trained_on_turns: bool, tmp_path: Path) -> None:
     """So that they are no reason for an empty answer. The model does nothing here, and is none."""

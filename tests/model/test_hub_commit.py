@@ -84,6 +84,15 @@ def test_a_name_that_the_hub_does_not_know_is_told_as_that(hub: str, tmp_path: P
     assert "./owner/bse for the path of a directory" in done.stderr
 
 
+@pytest.mark.parametrize(
+    "variables", [{"HF_HUB_OFFLINE": "1"}, {"HF_ENDPOINT": "http://127.0.0.1:9"}, {}], ids=["off", "away", "asked"]
+)
+def test_a_directory_that_is_called_nearly_so_is_named(hub: str, tmp_path: Path, variables: dict[str, str]) -> None:
+    (tmp_path / "owner" / "base").mkdir(parents=True)
+    done = shown(tmp_path, "--model", "owner/bse", "--data", "rows.jsonl", **(variables or {"HF_ENDPOINT": hub}))
+    assert ", or owner/base, a directory here" in done.stderr
+
+
 @pytest.mark.thin(3)
 @pytest.mark.parametrize("is_cached", [False, True], ids=["nothing fetched", "fetched before"])
 @pytest.mark.parametrize(

@@ -124,7 +124,9 @@ def verify(file: Path, *, expect: str | None, as_json: bool) -> None:
 
 @bundle.command("load")
 @click.argument("file", type=FILE)
-@click.option("--output", type=FILE, required=True, metavar="DIR", help="New folder for lock file, model and data.")
+@click.option(
+    "-o", "--output", type=FILE, required=True, metavar="DIR", help="New folder for lock file, model and data."
+)
 @click.option("--expect", metavar="DIGEST", help="Fail unless the bundle has this digest (sha256:...).")
 @click.option("--no-image", "is_without_image", is_flag=True, help="Do not load the image.")
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest on stdout.")

@@ -20,7 +20,7 @@ LISTED_RUNS = 8
 
 @click.command()
 @click.argument("runs", metavar="RUN...", nargs=-1, required=True, type=LocalPath())
-@click.option("--output", type=OutputFile(".html", ".htm"), help="Output file. [default: RUN/report.html]")
+@click.option("-o", "--output", type=OutputFile(".html", ".htm"), help="Output file. [default: RUN/report.html]")
 @click.option("--watch", is_flag=True, help="Serve the report on localhost, updated, until Ctrl-C; write no file.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Port for --watch. [default: a free one]")
 @click.option("--open", "is_opened", is_flag=True, help="Open it in the browser.")

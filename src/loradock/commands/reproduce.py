@@ -52,7 +52,7 @@ class Rows(LocalPath):
 @click.option("--adapter", type=LocalPath(exists=True), help="Where the adapter lies that the run began with.")
 @click.option("--deepspeed", type=FILE, help="Where the run's own DeepSpeed configuration lies.")
 @click.option("--fetch", is_flag=True, help="Fetch rows from the addresses that the record names.")
-@click.option("--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
+@click.option("-o", "--output", type=LocalPath(), help="Directory of the repeat [default: RUN-again].")
 @click.option("--trust-remote-code", metavar="NAME", help="Run the model's own code: its name, repeated.")
 @click.option(SKIP_CHECK, "skips_check", is_flag=True, help="Train without the environment check.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything as JSON on stdout.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +13,9 @@ from loradock.data.read import files, place_of, read, shown_files
 from loradock.data.readers import reader_of
 from loradock.data.remedies import mending
 from loradock.errors import Problem
+
+COLUMNS_SHOWN = 3
+"""Of those that hold text: what a hint names."""
 
 
 class Row(NamedTuple):
@@ -55,22 +59,25 @@ class Rows:
         """DataError with all that was wrong in the last pass."""
         self.problems.check(files=shown_files(self.source))
 
-    def text(self, row: Row, column: str) -> str | None:
-        """The text in a column of a row; None, and a problem, where there is none."""
+    def text(self, row: Row, column: str, *, option: str | None = None) -> str | None:
+        """The text in a column of a row; None, and a problem, where there is none. `option` names another column."""
         value = row.values.get(column)
         if isinstance(value, str) and value.strip():
             return value
-        what = f"column {column!r} holds no text, but {type(value).__name__}"
+        what, hint = f"column {column!r} holds no text, but {type(value).__name__}", None
         if column not in row.values:
             what = f"there is no column {column!r}, but {', '.join(map(repr, row.values))}"
+            have_text = [name for name, other in row.values.items() if isinstance(other, str) and other.strip()]
+            near = [shlex.join([option, name]) for name in have_text[:COLUMNS_SHOWN]] if option else []
+            hint = " or ".join(near) or None
         elif value is None or value == "" or isinstance(value, str):
             what = f"column {column!r} is empty"
-        self.refuse(row.file, row.line, what)
+        self.refuse(row.file, row.line, what, hint=hint)
         return None
 
-    def texts(self, column: str) -> Iterator[tuple[Row, str]]:
-        """Those of a column. DataError with every bad row, once all were read."""
+    def texts(self, column: str, *, option: str | None = None) -> Iterator[tuple[Row, str]]:
+        """Those of a column. DataError with every bad row, once all were read. `option` names another column."""
         for row in self:
-            if (text := self.text(row, column)) is not None:
+            if (text := self.text(row, column, option=option)) is not None:
                 yield row, text
         self.check()

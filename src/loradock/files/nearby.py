@@ -6,7 +6,7 @@ import os
 import shlex
 from pathlib import Path
 
-from loradock.text.suggest import did_you_mean
+from loradock.text.suggest import did_you_mean, nearest
 
 ALIKE = 0.5
 """The ratio of letters from which a name in the same folder is near."""
@@ -14,11 +14,22 @@ ALIKE = 0.5
 
 def hint(path: Path, shown: str) -> str:
     """The question for the nearest name, its folder as it is shown; or how to list the nearest folder that is there."""
+    before = shown.rstrip("/")[: -len(path.name)]
+    return did_you_mean(path.name, siblings(path), before=before, alike=ALIKE) or listing(path)
+
+
+def sibling(path: Path) -> Path | None:
+    """The path in the same folder whose name is nearest; None where none is near."""
+    near = nearest(path.name, siblings(path), alike=ALIKE)
+    return path.parent / near if near else None
+
+
+def siblings(path: Path) -> list[str]:
+    """The names in its folder; none of one that is not there or cannot be listed, or of a name that none can have."""
     try:
-        names = sorted(os.listdir(path.parent))
-    except (OSError, ValueError):  # no folder, one that cannot be listed, a name that none can have
-        names = []
-    return did_you_mean(path.name, names, before=shown.rstrip("/")[: -len(path.name)], alike=ALIKE) or listing(path)
+        return sorted(os.listdir(path.parent))
+    except (OSError, ValueError):
+        return []
 
 
 def listing(path: Path) -> str:

@@ -22,7 +22,7 @@ def resolve(hub_id: HubId) -> str | KeyProblem:
     known = hub_cache.commit(name, "main", environ=os.environ, kind=hub_id.kind)
     pinned = f"--set {key}={known} (the commit in the local cache)" if known else f"--set {key}=COMMIT"
     what = f"{hub_id.subject} needs a commit"
-    path = f", or ./{name} for the path of a directory" if is_model else ""
+    path = hub_id.or_directory
     if hub_cache.is_offline(os.environ) if is_model else hub_cache.datasets_are_offline(os.environ):
         variables = hub_access.switches(os.environ)
         switched_off = f"{what}, and {' or '.join(variables)} switches the hub off"

@@ -10,6 +10,7 @@ from typing import Literal
 from loradock.config.rules.base import KeyProblem
 from loradock.config.schema import RunConfig
 from loradock.config.sections.data import HUB_PREFIX
+from loradock.files import nearby
 
 HubKind = Literal["models", "datasets"]
 
@@ -40,8 +41,17 @@ class HubId:
     def problem(self) -> KeyProblem:
         """Where nobody may ask the hub."""
         hint = f"--set {self.key}=COMMIT, which `hf {self.kind} info {self.name} --expand sha` prints"
-        path = f", or ./{self.name} for the path of a directory" if self.kind == "models" else ""
-        return KeyProblem(keys=(self.name_key, self.key), what=f"{self.subject} needs a commit", hint=hint + path)
+        what = f"{self.subject} needs a commit"
+        return KeyProblem(keys=(self.name_key, self.key), what=what, hint=hint + self.or_directory)
+
+    @property
+    def or_directory(self) -> str:
+        """What may be meant in its place, behind a hint: a directory that is called nearly so; none of a data set."""
+        if self.kind != "models":
+            return ""
+        near = nearby.sibling(Path(self.name))
+        is_near = near is not None and near.is_dir()
+        return f", or {near}, a directory here" if is_near else f", or ./{self.name} for the path of a directory"
 
 
 def hub_ids(config: RunConfig) -> Iterator[HubId]:

@@ -16,6 +16,9 @@ from loradock.errors import StorageError
 from loradock.files import staged
 from loradock.use.embedding.embedder import WINDOW_ROWS, Embedder, Kind, Progress
 
+OPTION = "--column"
+"""Of the command line: which column holds the text."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
@@ -29,7 +32,7 @@ class Embedded:
 
 def checked(file: Path, *, column: str) -> int:
     """How many texts there are. DataError with every bad row, and what reading raises."""
-    return sum(1 for _ in Rows(file).texts(column))
+    return sum(1 for _ in Rows(file).texts(column, option=OPTION))
 
 
 def embed_file(
@@ -72,7 +75,7 @@ def _windows(embedder: Embedder, rows: Rows, **stream: Any) -> Iterator[list[Doc
     """Documents in the order of the file, window by window. DataError for one whose instruction is too long."""
     window: list[Document] = []
     column = stream.pop("column")
-    for row, text in rows.texts(column):
+    for row, text in rows.texts(column, option=OPTION):
         try:
             window.append(embedder.document(text, **stream))
         except RowError as error:

@@ -14,7 +14,8 @@ from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Contents
 from loradock.data.formats.base import Completion, Conversation, Judgement, Message, PreferencePair, Sample, ToolCall
 from loradock.data.problems import Problems
-from loradock.data.read import digest, place_of, shown_files
+from loradock.data.read import digest, on_disk, place_of, shown_files
+from loradock.data.remedies import command_on, in_the_file
 from loradock.data.sources import read_as, samples
 from loradock.errors import DataError, Problem, shown_place
 from loradock.text.amounts import counted
@@ -90,6 +91,12 @@ def listed(question: str) -> tuple[str, ...]:
     return tuple(candidate.strip() for candidate in match[1].split("/") if candidate.strip()) if match else ()
 
 
+def _without_options(hint: str | None, file: str) -> str | None:
+    """A hint that names options of training, by the command that does the same to the file; None where none does."""
+    change = in_the_file(hint)
+    return f"{(hint or '').partition('--set')[0]}{command_on(file, change)}" if change else None
+
+
 def limited(items: Sequence[Item], limit: int | None) -> tuple[Item, ...]:
     """The first rows."""
     return tuple(items if limit is None else items[:limit])
@@ -117,7 +124,7 @@ def of_data(
     for line, sample in samples(source, contents=contents):
         name, number = place_of(files, contents.starts, line)
         if isinstance(sample, Problem):
-            problems.add(replace(sample, hint=None))  # it would name an option of training
+            problems.add(replace(sample, hint=_without_options(sample.hint, on_disk(source, name))))
         elif needs != "calls" and isinstance(sample, Judgement) and not sample.is_desirable:
             labelled.undesirable.append(sample)
         elif needs == "candidates" and isinstance(sample, PreferencePair) and _is_undecided(sample):

@@ -129,7 +129,8 @@ def read_tasks(opened: Opened, file: Path, asked: Asked) -> Iterator[Task]:
             row_sample = sample_of(row.values, is_chat=is_chat, readings=readings)
             ids = opened.prompts.prompt_of(row_sample)
         except RowError as error:
-            rows.refuse(row.file, row.line, str(error))
+            hint = command_on(str(file), error.change) if error.change else None
+            rows.refuse(row.file, row.line, str(error), hint=hint)
             continue
         key = key_of(row.values, place)
         tools = row_sample.tools if isinstance(row_sample, Conversation) else ()

@@ -11,7 +11,8 @@ from loradock.config.sections.data import Reading, SourceConfig
 from loradock.data.columns import Columns
 from loradock.data.formats import FORMATS
 from loradock.data.formats.base import Completion, Conversation, Format, Message, renamed
-from loradock.data.formats.fields import RowError, is_list, is_object
+from loradock.data.formats.fields import RowError, RowsChange, is_list, is_object
+from loradock.data.formats.guess import ALIASES, plainly
 from loradock.data.formats.keys import turn_keys
 from loradock.data.formats.turns import ROLES, spoken
 
@@ -35,7 +36,19 @@ def sample_of(row: Mapping[str, Any], *, is_chat: bool, readings: Sequence[Readi
             if sample := _read(columns, reading, is_chat=is_chat):
                 return sample
     known = f"{', '.join(format.required[0] for format in ANSWERABLE)} or text"
-    raise RowError(f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}")
+    what = f"there is nothing to answer: the row has {', '.join(map(str, row)) or 'nothing'}, not {known}"
+    raise RowError(what, change=_named_question(row, "instruction" if is_chat else "prompt"))
+
+
+def _named_question(row: Mapping[str, Any], field: str) -> RowsChange | None:
+    """The change that calls the column which seems to ask by a field's name; None where none seems to, or several."""
+    texts = [name for name, value in row.items() if isinstance(value, str) and value.strip()]
+    known = [name for alias in ALIASES[field] for name in texts if plainly(name) == alias]
+    column = next(iter(known if known or len(texts) > 1 else texts), None)
+    if column is None:
+        return None
+    jq = f".{field} = .COLUMN | del(.COLUMN)"
+    return RowsChange(column=column, jq=jq, method=f"rename_column(COLUMN, {field!r})")
 
 
 def _read(row: Mapping[str, Any], reading: Reading, *, is_chat: bool) -> Conversation | Completion | None:
