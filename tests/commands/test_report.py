@@ -47,6 +47,7 @@ def test_output_names_the_file_and_takes_the_place_of_an_old_one(tmp_path: Path)
     ("arguments", "code", "said"),
     [
         (["run", "nowhere"], 66, "there is no run in nowhere"),
+        (["run", "rnu"], 66, "hint: did you mean run?"),
         (["run", "--port", "8000"], 64, "--port is for --watch"),
         (["run", "--watch", "--output", "x.html"], 64, "--watch writes no file"),
         (["run", "--output", "no where/x.html"], 77, "hint: mkdir -p 'no where'"),

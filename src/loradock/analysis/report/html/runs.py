@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from loradock.errors import InputMissing
-from loradock.files import foreign_json, regular
+from loradock.files import foreign_json, nearby, regular
 from loradock.files.system_errors import storage_error
 from loradock.text import redact
 from loradock.training.run_dir.paths import CHECKPOINTS, RECORD, STATUS
@@ -68,7 +68,9 @@ def read(directories: Sequence[Path]) -> list[Run]:
 def read_one(directory: Path) -> Run:
     """The run in a directory; what is no secret of this process or of a known form."""
     if not (directory / RECORD).is_file():
-        raise InputMissing(f"there is no run in {directory}", hint="name the directory that holds run.json")
+        is_here = directory.exists()
+        hint = "name the directory that holds run.json" if is_here else nearby.hint(directory, str(directory))
+        raise InputMissing(f"there is no run in {directory}", hint=hint)
     notes: list[str] = []
     secrets = redact.of(os.environ)
     names = (RECORD, STATUS, SCORES)

@@ -103,6 +103,6 @@ MIXTURES = {
 WITHOUT = {
     "deepseek_v32": "the package gguf has no names for its indexer of attention",
     "deepseek_v4": "the package gguf has no names for its attention",
-    "gemma4_text": "its experts and layers were not compared with llama.cpp's",
+    "gemma4_text": "its layers were not compared with llama.cpp's",
 }
 """Why a mixture has no line above, by its model_type."""
