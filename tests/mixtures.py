@@ -36,6 +36,20 @@ DELTA = {
     "moe_intermediate_size": 64,
     "shared_expert_intermediate_size": 96,
 }
+# Values are narrower than keys, as DeepSeek's are; a key's turned part is half as wide as the rest.
+LATENT = {
+    "num_key_value_heads": 4,
+    "head_dim": 8,
+    "q_lora_rank": 48,
+    "kv_lora_rank": 32,
+    "qk_nope_head_dim": 16,
+    "qk_rope_head_dim": 8,
+    "v_head_dim": 16,
+    "n_routed_experts": 8,
+    "n_shared_experts": 1,
+    "moe_intermediate_size": 64,
+    "first_k_dense_replace": 1,
+}
 KINDS: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"num_experts": 8, "moe_intermediate_size": 64, "norm_topk_prob": True},
     "mixtral": {"num_local_experts": 4},
@@ -58,6 +72,9 @@ KINDS: dict[str, dict[str, Any]] = {
         "routed_scaling_factor": 2.5,
         "norm_topk_prob": True,
     },
+    "deepseek_v2": {**LATENT, "q_lora_rank": None, "routed_scaling_factor": 1.5},
+    "deepseek_v3": {**LATENT, "n_group": 4, "topk_group": 2, "routed_scaling_factor": 2.5, "norm_topk_prob": True},
+    "glm4_moe_lite": {**LATENT, "v_head_dim": 24, "routed_scaling_factor": 1.8, "mlp_layer_types": ["dense", "sparse"]},
     "qwen2_moe": {"num_experts": 8, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 128},
     "ernie4_5_moe": {
         "moe_num_experts": 4,
@@ -112,6 +129,20 @@ SEEING: dict[str, dict[str, Any]] = {
     "glm4v_moe": {
         **KINDS["glm4_moe"],
         "rope_parameters": {**KINDS["glm4_moe"]["rope_parameters"], "mrope_section": [2, 1, 1]},
+    },
+    "mistral3": {
+        **LATENT,
+        "model_type": "mistral4",
+        "head_dim": 24,
+        "n_group": 4,
+        "topk_group": 2,
+        "rope_parameters": {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 64.0,
+            "original_max_position_embeddings": 8,
+            "llama_4_scaling_beta": 0.3,
+        },
     },
 }
 """The text of classes that see images, too: as a publisher saves them, with their tower."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import mixtures
 import pytest
 import torch
 from faults.forking import Forking
@@ -89,7 +90,7 @@ def bases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         config = AutoConfig.for_model(kind, vocab_size=len(tokenizer) + more, **shape)
         AutoModelForCausalLM.from_config(config).save_pretrained(folder / name)
         tokenizer.save_pretrained(folder / name)
-    return {name: folder / name for name in SHAPES}
+    return {name: folder / name for name in SHAPES} | {LATENTS: mixtures.make(folder / LATENTS, "deepseek_v2")}
 
 
 @pytest.fixture(scope="module")
@@ -452,6 +453,7 @@ def scored(made: Job, *, multiple: int = 1) -> tuple[torch.Tensor, torch.Tensor,
     return found.log_probabilities[: len(factors)], gradient, batch.tokens
 
 
+LATENTS = "deepseek_v2 over latents"
 SHARED_CASES: dict[str, tuple[str, ...]] = {
     "llama": (),
     "checkpointed": ("train.checkpointing=true",),
@@ -459,6 +461,8 @@ SHARED_CASES: dict[str, tuple[str, ...]] = {
     "gemma2 with soft caps": (),
     "qwen3_5_text, recurrent": (),
     "qwen3_5_text, recurrent, checkpointed": ("train.checkpointing=true",),
+    LATENTS: (),
+    f"{LATENTS}, checkpointed": ("train.checkpointing=true",),
 }
 
 

@@ -16,7 +16,7 @@ import torch
 from loradock.plan.context import Decision
 from loradock.text.terminal import first_line
 from loradock.training.backends.fast.batch import FlatBatch
-from loradock.training.backends.fast.mixers.softmax import Softmax
+from loradock.training.backends.fast.layer import Attending
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.events import Decided, Emit
 
@@ -138,7 +138,7 @@ def graphs_of(model: FastModel, emit: Emit) -> Graphs | None:
 
     if not model.is_static:
         layer = next(each for each in model.layers if not each.is_static)
-        kind = f"{layer.mixer.attention.name} attention" if isinstance(layer.mixer, Softmax) else "recurrent layers"
+        kind = f"{layer.mixer.attention.name} attention" if isinstance(layer.mixer, Attending) else "recurrent layers"
         told(f"the launches of {kind} follow the documents")
         return None
     return Graphs(model, capture=cuda_capture(), on_failure=lambda why: told(f"a capture failed: {why}"))

@@ -19,7 +19,9 @@ from loradock.training.backends.fast.adapters import FlatAdapters
 from loradock.training.backends.fast.attention.base import Attention
 from loradock.training.backends.fast.batch import Tokens
 from loradock.training.backends.fast.families.parts import (
+    AttentionParts,
     DenseParts,
+    LatentParts,
     LayerParts,
     MixtureParts,
     Norm,
@@ -29,6 +31,7 @@ from loradock.training.backends.fast.families.parts import (
 from loradock.training.backends.fast.kernels import Kernels
 from loradock.training.backends.fast.linear import LinearGroup
 from loradock.training.backends.fast.mixers.base import Mixer
+from loradock.training.backends.fast.mixers.latent import Latent
 from loradock.training.backends.fast.mixers.recurrent import Recurrent
 from loradock.training.backends.fast.mixers.softmax import Softmax
 from loradock.training.backends.fast.mlp.base import Frozen, Mlp
@@ -39,10 +42,12 @@ from loradock.training.backends.fast.mlp.router import Balance
 from loradock.training.backends.fast.mlp.token_input import GatedInput
 from loradock.training.backends.fast.weights import DenseRoom
 
+Attending = Softmax | Latent
+"""What mixes tokens by attention."""
 GROUPS, ADAPTERS_A_GROUP = 4, 16
 """A layer's groups of linear layers, and numbers set aside for the adapters of one."""
 ADAPTERS_OF_FIRST = 8
-"""Of these, what the first group leaves to a fifth, as is the gate of a shared expert."""
+"""Of these, what each group leaves to one beyond the four: the gate of a shared expert, what reads a latent."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -82,20 +87,18 @@ class Layer:
         `is_lowest`: nothing is trained below, so that the gradient to its input is not asked for.
         """
         self.parts = parts
-        inputs, output, *of_mlp = (
+        groups = [
             LinearGroup(modules, adapters, room, kernels=kernels, first=first_adapter(index, group))
             for group, modules in enumerate(parts.groups())
-        )
+        ]
+        of_mixer = groups[: len(parts.mixer.groups())]
+        of_mlp = groups[len(of_mixer) :]
         self.gated_input: GatedInput | None = None
         if parts.gated_input is not None:
             *of_mlp, gate, last = of_mlp
             activation = parts.gated_input.activation
             self.gated_input = GatedInput(gate, last, activation=activation, kernels=kernels, index=index)
-        if isinstance(parts.mixer, RecurrentParts):
-            self.mixer: Mixer = Recurrent(parts.mixer, inputs, output)
-        else:
-            attention = attention_of(parts.mixer.heads[2])
-            self.mixer = Softmax(parts.mixer, inputs, output, tables=tables, attention=attention, kernels=kernels)
+        self.mixer = mixer_of(parts.mixer, of_mixer, tables=tables, attention_of=attention_of, kernels=kernels)
         self.mlp = mlp_of(parts.mlp, of_mlp, adapters, room, balance, kernels=kernels, index=mixture)
         self.kernels = kernels
         self.is_lowest = is_lowest
@@ -129,7 +132,7 @@ class Layer:
 
     def attend_by(self, attention: Attention | None) -> Attention | None:
         """From now on attend by this backend; the one before. Both are None where the layer has no attention."""
-        if not isinstance(self.mixer, Softmax) or attention is None:
+        if not isinstance(self.mixer, Attending) or attention is None:
             return None
         before, self.mixer.attention = self.mixer.attention, attention
         return before
@@ -137,7 +140,7 @@ class Layer:
     @property
     def is_static(self) -> bool:
         """Whether its launches follow from the shape of a batch alone."""
-        return isinstance(self.mixer, Softmax) and self.mixer.attention.is_static
+        return isinstance(self.mixer, Attending) and self.mixer.attention.is_static
 
     def groups(self) -> tuple[LinearGroup, ...]:
         """All linear layers."""
@@ -220,6 +223,25 @@ class Layer:
         if norm is None:
             return dy
         return self.kernels.rms_norm_backward(dy, x, rstd, norm.weight, offset=norm.offset)
+
+
+def mixer_of(
+    parts: AttentionParts | LatentParts | RecurrentParts,
+    groups: Sequence[LinearGroup],
+    *,
+    tables: Tables,
+    attention_of: Callable[[int], Attention],
+    kernels: Kernels,
+) -> Mixer:
+    """A layer's first half; see `Layer` for what it is given."""
+    if isinstance(parts, LatentParts):
+        attention = attention_of(parts.heads.size)
+        return Latent(parts, groups, tables=tables, attention=attention, kernels=kernels)
+    inputs, output = groups
+    if isinstance(parts, RecurrentParts):
+        return Recurrent(parts, inputs, output)
+    attention = attention_of(parts.heads[2])
+    return Softmax(parts, inputs, output, tables=tables, attention=attention, kernels=kernels)
 
 
 def mlp_of(

@@ -15,6 +15,7 @@ from loradock.training.backends.fast.attention.base import Rule
 from loradock.training.backends.fast.families.parts import (
     AttentionParts,
     DenseParts,
+    LatentParts,
     LayerParts,
     MixtureParts,
     ModelParts,
@@ -122,7 +123,7 @@ def split_layer(
     has_head_norms: bool = False,
     offset: bool = False,
     router: Callable[[Any], RouterParts] = softmax_router,
-    mixer: AttentionParts | RecurrentParts | None = None,
+    mixer: AttentionParts | LatentParts | RecurrentParts | None = None,
     mlp: DenseParts | MixtureParts | None = None,
 ) -> LayerParts:
     """A layer of the common build: q, k and v apart, gate and up apart or experts, one norm before each half.

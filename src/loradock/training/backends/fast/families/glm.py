@@ -21,14 +21,15 @@ def parts(model: Any, *, positions: int) -> ModelParts:
             window=getattr(layer.self_attn, "sliding_window", None),
             activation=config.hidden_act,
             has_head_norms=hasattr(layer.self_attn, "q_norm"),
-            router=_router,
+            router=router_of,
         )
         for layer in decoder_of(model).layers
     ]
     return common_model(model, positions=positions, layers=layers)
 
 
-def _router(mlp: Any) -> RouterParts:
+def router_of(mlp: Any) -> RouterParts:
+    """Sigmoid scores, corrected for the choice alone."""
     router = mlp.gate
     return RouterParts(
         weight=router.weight.detach(),

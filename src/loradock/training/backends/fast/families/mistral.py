@@ -29,10 +29,15 @@ def parts(model: Any, *, positions: int) -> ModelParts:
 def _tables(decoder: Any, *, positions: int) -> Tables:
     """The usual table, and where a document reaches so far, that of queries, which are multiplied after they turned."""
     tables = tables_of(decoder.rotary_emb, positions=positions)
-    rope = getattr(decoder.config, "rope_parameters", None) or {}
+    cos, sin = tables[""]
+    scale = temperatures(decoder.config, positions=positions, device=cos.device)
+    return tables if scale is None else {**tables, SCALED: (cos * scale[:, None], sin * scale[:, None])}
+
+
+def temperatures(config: Any, *, positions: int, device: torch.device) -> torch.Tensor | None:
+    """What multiplies the query of each position, float32 [positions]; None where that is 1 everywhere."""
+    rope = getattr(config, "rope_parameters", None) or {}
     beta, near = rope.get("llama_4_scaling_beta"), rope.get("original_max_position_embeddings")
     if not beta or not near or positions <= near:
-        return tables
-    cos, sin = tables[""]
-    scale = 1 + beta * torch.log1p((torch.arange(positions, device=cos.device) / near).floor())[:, None]
-    return {**tables, SCALED: (cos * scale, sin * scale)}
+        return None
+    return 1 + beta * torch.log1p((torch.arange(positions, device=device) / near).floor())

@@ -147,6 +147,48 @@ class AttentionParts:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
+class LatentHeads:
+    """Heads of attention over latents: how many, and how wide: what does not turn, what does, and values."""
+
+    count: int
+    still: int
+    turned: int
+    values: int
+
+    @property
+    def size(self) -> int:
+        """Of a query and a key."""
+        return self.still + self.turned
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LatentParts:
+    """Attention over latents (DeepSeek-V2, arXiv:2405.04434).
+
+    `inputs` are two modules that read the layer's input. The first gives the queries, each its still part first, or
+    where there is a `query_norm` the latent from which `queries` makes them after it. The second gives the latent from
+    which `keys_values` makes, after `latent_norm`, each head's still part of a key and its value, and behind it the
+    turned part, which the keys of all heads share. `query_scale`, float32 [positions], multiplies queries.
+    """
+
+    inputs: tuple[Any, Any]
+    query_norm: Norm | None
+    queries: Any
+    latent_norm: Norm
+    keys_values: Any
+    output: Any
+    heads: LatentHeads
+    rule: Rule
+    is_interleaved: bool
+    query_scale: torch.Tensor | None = None
+
+    def groups(self) -> tuple[tuple[Any, ...], ...]:
+        """The linear modules in groups with a common input, in the order of the forward."""
+        queries = () if self.queries is None else ((self.queries,),)
+        return self.inputs, *queries, (self.keys_values,), (self.output,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RecurrentParts:
     """A layer that keeps a state from token to token. `inputs` are modules that read the same input.
 
@@ -201,7 +243,7 @@ class LayerParts:
     """
 
     mixer_norm: Norm | None
-    mixer: AttentionParts | RecurrentParts
+    mixer: AttentionParts | LatentParts | RecurrentParts
     mlp_norm: Norm | None
     mlp: DenseParts | MixtureParts
     mixer_out_norm: Norm | None = None
