@@ -5,12 +5,14 @@
 
     tests/fakegpu/bare .venv/bin/python -m bench.memory --allocator    the same on a CUDA device, or its stand-in
     FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --mixtures    mixtures of experts
+    FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --latents    over latents
     FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --hybrids    recurrent layers
     FAKEGPU_MEMORY=400000000000 tests/fakegpu/bare .venv/bin/python -m bench.memory --families    other families
 
 Writes bench/results/memory/live-bytes.{json,md}, or with --allocator allocator.{json,md}: what torch's CUDA allocator
-takes for passes of both engines, against the plan; with --mixtures mixtures.{json,md}, with --hybrids
-hybrids.{json,md}, with --families families.{json,md}. Without these needs no GPU and little memory.
+takes for passes of both engines, against the plan; with --mixtures mixtures.{json,md}, with --latents
+latents.{json,md}, with --hybrids hybrids.{json,md}, with --families families.{json,md}. Without these needs no GPU and
+little memory.
 """
 
 from __future__ import annotations
@@ -90,6 +92,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=RESULTS)
     parser.add_argument("--allocator", action="store_true", help="needs a CUDA device: what its allocator takes")
     parser.add_argument("--mixtures", action="store_true", help="the same of mixtures of experts")
+    parser.add_argument("--latents", action="store_true", help="the same of mixtures with attention over latents")
     parser.add_argument("--hybrids", action="store_true", help="the same of the first layers of hybrids, fast engine")
     parser.add_argument("--families", action="store_true", help="the same of the first layers of other dense models")
     options = parser.parse_args()
@@ -97,6 +100,10 @@ def main() -> None:
     if options.mixtures:
         names = options.models or tuple(mixtures.NAMES)
         allocator.write(names, folder=options.results, of=allocator.of_mixture, name="mixtures")
+        return
+    if options.latents:
+        names = options.models or tuple(mixtures.LATENTS)
+        allocator.write(names, folder=options.results, of=allocator.of_mixture, name="latents")
         return
     if options.hybrids:
         names = options.models or tuple(mixtures.HYBRIDS)

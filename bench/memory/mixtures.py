@@ -34,6 +34,11 @@ NAMES = {
     "glm-4.5-air": "zai-org/GLM-4.5-Air",
     "llama-4-scout": "meta-llama/Llama-4-Scout-17B-16E-Instruct",
 }
+LATENTS = {
+    "glm-4.7-flash": "zai-org/GLM-4.7-Flash",
+    "deepseek-v2-lite": "deepseek-ai/DeepSeek-V2-Lite",
+}
+"""With attention over latents; of the second one values are narrower than keys."""
 HYBRIDS = {
     "qwen3.5-4b": "Qwen/Qwen3.5-4B",
     "granite-4.0-h-micro": "ibm-granite/granite-4.0-h-micro",
@@ -56,7 +61,7 @@ FAMILIES = {
 beside an MLP, no positions."""
 SHARED_LAYERS = 3
 """Of the first layers, those that read the keys of others, where the model has such."""
-PUBLISHED_NAMES = NAMES | HYBRIDS | FAMILIES
+PUBLISHED_NAMES = NAMES | LATENTS | HYBRIDS | FAMILIES
 
 
 def made(name: str, *, rank: int, layers: int | None = None, targets: str | None = None) -> tuple[Any, Any]:

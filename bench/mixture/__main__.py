@@ -30,7 +30,7 @@ from bench.floor.machine import described
 from bench.monitoring.runs import WARMUP_STEPS, WORDS, Subject, trained
 
 ENGINES = ("fast", "peft")
-ROWS = 64
+ROWS, HEADS = 64, 8
 FAMILIES: dict[str, Callable[[int, int], dict[str, Any]]] = {
     "qwen3_moe": lambda experts, inner: {
         "num_experts": experts,
@@ -56,6 +56,18 @@ FAMILIES: dict[str, Callable[[int, int], dict[str, Any]]] = {
         "linear_num_value_heads": 8,
         "linear_key_head_dim": 64,
         "linear_value_head_dim": 64,
+    },
+    "glm4_moe_lite": lambda experts, inner: {
+        "n_routed_experts": experts,
+        "moe_intermediate_size": inner,
+        "intermediate_size": 4 * inner,
+        "num_key_value_heads": HEADS,
+        "head_dim": 32,
+        "q_lora_rank": 192,
+        "kv_lora_rank": 128,
+        "qk_nope_head_dim": 32,
+        "qk_rope_head_dim": 32,
+        "v_head_dim": 64,
     },
     "gpt_oss": lambda experts, inner: {"num_local_experts": experts, "intermediate_size": inner},
 }
@@ -122,11 +134,10 @@ def made(folder: Path, options: Any) -> Subject:
         vocab_size=len(tokenizer),
         hidden_size=options.hidden,
         num_hidden_layers=4,
-        num_attention_heads=8,
-        num_key_value_heads=2,
+        num_attention_heads=HEADS,
         num_experts_per_tok=4,
         max_position_embeddings=1024,
-        **FAMILIES[options.family](options.experts, options.hidden // 2),
+        **{"num_key_value_heads": 2, **FAMILIES[options.family](options.experts, options.hidden // 2)},
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")

@@ -109,7 +109,9 @@ WIDE = {"num_experts_per_tok": 3, "top_k_experts": 3, "moe_intermediate_size": 1
 
 
 @pytest.mark.thin(6)
-@pytest.mark.parametrize("kind", ["qwen3_moe", "qwen2_moe", "glm4_moe", "granitemoeshared", "gemma4_text"])
+@pytest.mark.parametrize(
+    "kind", ["qwen3_moe", "qwen2_moe", "glm4_moe", "granitemoeshared", "gemma4_text", "glm4_moe_lite"]
+)
 @pytest.mark.parametrize("targets", ["all-linear", "[all-linear,experts]"])
 def test_what_the_fast_engine_keeps_of_its_layers_is_what_its_plan_counts(
     targets: str, kind: str, tmp_path: Path, rows: Path

@@ -10,8 +10,12 @@ from loradock.facts import COUNTED_TOKENS, LinearShape, ModelFacts, Recurrence
 from loradock.plan.memory import experts
 from loradock.plan.memory.base import widest_input, widest_matrix
 
-PROJECTIONS = re.compile(r"\.((q|k|v|qkv)_proj|in_proj\w*)$")
-"""How queries, keys and values are called beside a mixture, and what goes into a recurrence (`in_proj_qkvz`)."""
+PROJECTIONS = re.compile(r"\.((q|k|v|qkv)_proj|(q|kv)_[ab]_proj\w*|in_proj\w*)$")
+"""How queries, keys and values are called beside a mixture, and what goes into a recurrence (`in_proj_qkvz`); what is
+made of latents, and these (`q_a_proj`, `kv_a_proj_with_mqa`)."""
+QUERIES = re.compile(r"\.q(_b)?_proj$")
+OF_LATENT = "kv_b_proj"
+"""What makes keys and values of a latent."""
 LAYER = re.compile(r"\.layers\.(\d+)\.")
 JOINED = ".input_linear"
 """How gate and up are called that are one layer."""
@@ -25,13 +29,14 @@ class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
     `attended`: all query heads together; `projected`: queries, keys and values, or a recurrence's inputs; `normed`: of
-    these, what has a norm of its own; `inner`: the MLP's product; `outputs`: of all linears; `capped_heads`: query
-    heads whose scores are soft-capped; `ranks`: of all adapters of the layer; `adapted_inputs`: what these read, one by
-    one; `weights`: of its linears and experts, `active_weights`: those that a token is multiplied with, `experts`: how
-    many it has, `pairs`: of a token; `gated`: what goes into the gates, of all of its experts; `router_bytes`: what a
-    router and the order of pairs keep; `widest`: of the largest group of them with a common input, which is made dense
-    at once: gate and up, as a rule, or those of one expert. `has_out_norms`: what goes into a norm after each half is
-    kept, too; `token_input`: what a layer reads of the token itself; of such models `gated_by_layer`, since it differs.
+    these, what has a norm of its own, and keys that are joined of two parts; `inner`: the MLP's product; `outputs`: of
+    all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
+    `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
+    token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
+    of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
+    with a common input, which is made dense at once: gate and up, as a rule, or those of one expert. `has_out_norms`:
+    what goes into a norm after each half is kept, too; `token_input`: what a layer reads of the token itself; of such
+    models `gated_by_layer`, since it differs.
     `recurrent_launches`, `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and
     backward, and what it reads and writes for a token.
     """
@@ -85,18 +90,21 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         gated = sum(layer.rows for layer in dense) * share + experts.gated_elements(model)
         pair = 2 * max((layer.rows * layer.columns for layer in dense if not layer.name.endswith(JOINED)), default=0)
         widest = max(widest_matrix(model), pair)
+    joined_keys = 0.0
+    if _ending(model, OF_LATENT):  # the kernels know one size: values are as wide as queries and keys, which are joined
+        attended = joined_keys = sum(layer.rows for layer in model.linears if QUERIES.search(layer.name)) * share
     projected = max(attended, outputs - 2 * model.hidden - 2 * inner)
     token_input = sum(layer.rows for layer in _ending(model, TOKEN_INPUT)) * share
     if token_input:
         gated = sum(layer.rows for layer in model.linears if layer.name.endswith(GATED)) * share
-    if model.experts or token_input:
+    if model.experts or token_input or joined_keys:
         projected = sum(layer.rows for layer in model.linears if PROJECTIONS.search(layer.name)) * share or projected
     return Widths(
         layers=model.layers,
         hidden=model.hidden,
         attended=attended,
         projected=projected,
-        normed=model.normed_heads * share,
+        normed=model.normed_heads * share + joined_keys,
         inner=inner,
         outputs=outputs,
         capped_heads=model.capped_heads,
