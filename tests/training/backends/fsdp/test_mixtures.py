@@ -22,7 +22,7 @@ from loradock.model.experts.column import Column
 
 EXPERTS = ("lora.targets=[all-linear,experts]", "lora.dropout=0", "model.compute_dtype=float32", "train.eps=1e-6")
 SHARDED = (*EXPERTS, "train.parallel=fsdp", "train.packing=true", "train.checkpointing=1")
-OTHERS = ("mixtral", "glm4_moe", "llama4_text")
+OTHERS = ("mixtral", "glm4_moe", "deepseek_v2", "llama4_text")
 COUNTED = """
 import json, os
 from loradock.training.backends.fsdp import sharding
