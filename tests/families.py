@@ -27,6 +27,12 @@ NEAR = {
     "original_max_position_embeddings": 8,
     "llama_4_scaling_beta": 0.3,
 }
+GLM = {
+    "head_dim": 32,
+    "attention_bias": True,
+    "pad_token_id": 0,
+    "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
+}
 # Its last layer's heads are wider and fewer, its keys are its values, and a quarter of a head turns.
 GEMMA_4 = {
     "head_dim": 32,
@@ -46,7 +52,18 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "mistral": {"sliding_window": 16},
     "ministral3": {"head_dim": 32, "rope_parameters": NEAR},
     "qwen2": {"layer_types": ["full_attention", "sliding_attention"], "use_sliding_window": True, "sliding_window": 16},
+    "cwm": {"sliding_window": 16, "layer_types": ["sliding_attention", "full_attention"]},
+    "ministral": {"head_dim": 16, "sliding_window": 16, "layer_types": ["full_attention", "sliding_attention"]},
     "qwen3": {"head_dim": 32},
+    "youtu": {
+        "num_key_value_heads": 4,
+        "q_lora_rank": 48,
+        "kv_lora_rank": 32,
+        "qk_nope_head_dim": 16,
+        "qk_rope_head_dim": 8,
+        "head_dim": 8,
+        "v_head_dim": 16,
+    },
     "phi3": {
         "pad_token_id": 0,
         "sliding_window": 20,
@@ -59,12 +76,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
         "sliding_window": 16,
         "layer_types": ["sliding_attention", "full_attention"],
     },
-    "glm4": {
-        "head_dim": 32,
-        "attention_bias": True,
-        "pad_token_id": 0,
-        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
-    },
+    "glm": GLM,
+    "glm4": GLM,
     "hunyuan_v1_dense": {
         "head_dim": 32,
         "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 50.0, "factor": 1.0},

@@ -64,6 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "use_qk_norm": True,
         "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5},
     },
+    "solar_open": {"n_routed_experts": 8, "n_shared_experts": 1, "moe_intermediate_size": 64, "norm_topk_prob": True},
     "dots1": {
         "n_routed_experts": 4,
         "n_shared_experts": 1,

@@ -29,8 +29,8 @@ AS_LLAMA_CPP: dict[str, dict[str, Any]] = {
 BLOCK = ("mlp", "feed_forward", "block_sparse_moe")
 
 
-NOT_EXPORTED = ("granitemoeshared", "granitemoehybrid", "gemma4_text")
-"""llama.cpp has no name for the first, none of the second without recurrent layers; the third's was not compared."""
+NOT_EXPORTED = ("granitemoeshared", "granitemoehybrid", "gemma4_text", "solar_open")
+"""llama.cpp has no name for the first, none of the second without recurrent layers; the others' were not compared."""
 
 
 def written(folder: Path, kind: str, type_name: str = "bf16", **settings: Any) -> tuple[Path, Exported]:

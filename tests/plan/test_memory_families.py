@@ -18,7 +18,7 @@ from loradock.training.backends.fast.backend import build
 
 @pytest.mark.thin(4)
 @pytest.mark.parametrize(
-    "family", ["qwen3", "olmo3", "exaone4", "glm4", "hunyuan_v1_dense", "gemma4_text", "gemma4_small"]
+    "family", ["qwen3", "olmo3", "exaone4", "glm4", "hunyuan_v1_dense", "gemma4_text", "gemma4_small", "glm", "youtu"]
 )
 def test_what_a_decoders_layers_keep_is_what_the_plan_counts(family: str, tmp_path: Path, rows: Path) -> None:
     base = make_model(tmp_path / "base", family, intermediate_size=512)

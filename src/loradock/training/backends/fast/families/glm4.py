@@ -1,4 +1,4 @@
-"""GLM-4 and the text of GLM-4.6V-Flash: four norms a layer, one matrix for gate and up, part of a head turns."""
+"""GLM-4 and the text of GLM-4.6V-Flash: one matrix for gate and up, part of a head turns; from 0414 on four norms."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _tables(rotary: Any, *, positions: int) -> Tables:
 
 
 def _layer(layer: Any, config: Any) -> LayerParts:
-    mlp = layer.mlp
+    mlp, has_out_norms = layer.mlp, hasattr(layer, "post_mlp_layernorm")
     return LayerParts(
         mixer_norm=norm_of(layer.input_layernorm),
         mixer=replace(split_attention(layer.self_attn, config, window=None), is_interleaved=True),
-        mixer_out_norm=norm_of(layer.post_self_attn_layernorm),
+        mixer_out_norm=norm_of(layer.post_self_attn_layernorm) if has_out_norms else None,
         mlp_norm=norm_of(layer.post_attention_layernorm),
         mlp=DenseParts(gate_up=(mlp.gate_up_proj,), activation=activation_of(config.hidden_act), down=mlp.down_proj),
-        mlp_out_norm=norm_of(layer.post_mlp_layernorm),
+        mlp_out_norm=norm_of(layer.post_mlp_layernorm) if has_out_norms else None,
     )
