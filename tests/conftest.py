@@ -43,7 +43,9 @@ LONG_ONES = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--full", action="store_true", help="also run the tests that take minutes")
-    parser.addoption("--thin", action="store_true", help="run each N-th of the tests marked thin(N)")
+    parser.addoption(
+        "--thin", type=int, metavar="TIMES", help="of a file's tests marked thin(N), run each (N x TIMES)-th"
+    )
     parser.addoption("--write-faults", action="store_true", help="write docs/faults.md from the faults that are made")
     parser.addoption(
         "--ledger", type=Path, metavar="FILE", help="continue with a campaign: leave out what passed before"
@@ -61,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "full: takes minutes; runs with --full only")
     config.addinivalue_line(
         "markers",
-        "thin(N, together=False): of a file's tests with this mark --thin runs each N-th, by the commit; "
+        "thin(N, together=False): of a file's tests with this mark --thin 1 runs each N-th, by the commit; "
         "together: all of them in one commit of N, where they share what is long to make",
     )
     marker.register(config)
@@ -94,18 +96,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     left_out = {item for item in items if item.get_closest_marker("full")}
     if config.getoption("--thin"):
-        left_out |= without_a_turn([item for item in items if item not in left_out])
+        left_out |= without_a_turn([item for item in items if item not in left_out], config.getoption("--thin"))
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
 
 
-def without_a_turn(items: list[pytest.Item]) -> set[pytest.Item]:
-    """Of the tests marked thin(N): all but each N-th of a file; which one comes first, if any, the commit chooses."""
+def without_a_turn(items: list[pytest.Item], times: int) -> set[pytest.Item]:
+    """Of the tests marked thin(N): all but each (N x times)-th of a file; with which to begin the commit chooses."""
     groups: dict[tuple[str, int, bool], list[pytest.Item]] = {}
     for item in items:
         if mark := item.get_closest_marker("thin"):
-            key = item.nodeid.partition("::")[0], mark.args[0], mark.kwargs.get("together", False)
+            key = item.nodeid.partition("::")[0], mark.args[0] * times, mark.kwargs.get("together", False)
             groups.setdefault(key, []).append(item)
     head = commit()
     left_out: set[pytest.Item] = set()

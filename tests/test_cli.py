@@ -45,6 +45,7 @@ def test_help_lists_every_command_with_its_summary() -> None:
         assert summary.split(".")[0] in text
 
 
+@pytest.mark.thin(1)
 def test_every_command_explains_itself() -> None:
     from loradock.cli import COMMANDS
 

@@ -181,6 +181,7 @@ def test_only_packages_that_are_missing_are_installed_and_only_many_are_called_s
         assert len(log.read_text().splitlines()) == asked
 
 
+@pytest.mark.thin(2)
 @pytest.mark.parametrize("works", [True, False])
 def test_all_packages_are_installed_by_the_uv_of_the_lock_or_by_pip_where_it_cannot(
     checkout: Path, bare_path: Path, tmp_path: Path, works: bool
@@ -362,7 +363,7 @@ def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is
     )
     pytest_command = (sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", tmp_path)
     assert "11 passed" in run(*pytest_command, cwd=tmp_path).stdout
-    assert "11 passed" in run(*pytest_command, "--thin", "--full", cwd=tmp_path).stdout
+    assert "11 passed" in run(*pytest_command, "--thin", "1", "--full", cwd=tmp_path).stdout
     git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
     run(*git, "init", "--quiet", cwd=tmp_path)
     turns: set[tuple[str, ...]] = set()
@@ -371,7 +372,7 @@ def test_of_tests_marked_thin_each_has_its_turn_and_all_run_unless_a_thin_run_is
     day = dict.fromkeys(("GIT_AUTHOR_DATE", "GIT_COMMITTER_DATE"), "2026-01-01T00:00:00Z")  # so that each hash is known
     for number in range(9):
         run(*git, "commit", "--quiet", "--allow-empty", "--message", str(number), cwd=tmp_path, **day)
-        seen = run(*pytest_command, "--thin", cwd=tmp_path).stdout
+        seen = run(*pytest_command, "--thin", "1", cwd=tmp_path).stdout
         assert "test_always PASSED" in seen
         turns_alone.add("test_alone PASSED" in seen)
         together.add(seen.count("test_costly.py::"))
@@ -423,6 +424,7 @@ def test_it(number):
 """
 
 
+@pytest.mark.thin(1)
 def test_two_processes_run_each_test_once_a_file_by_one_of_them_and_the_long_ones_first(tmp_path: Path) -> None:
     copy_conftest(tmp_path)
     others = [f"{room}/test_{name}.py" for room in ("data", "published") for name in "ab"]
@@ -486,18 +488,20 @@ def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: P
     assert (unchanged.returncode, unchanged.stdout) == (0, "")
     assert "0 of 2 test files reach what differs (0 files)" in unchanged.stderr
     with (checkout / "tests" / "test_b.py").open("a", encoding="utf-8") as file:
-        file.write("\n\nimport pytest\n\n@pytest.mark.thin(2)\n@pytest.mark.parametrize('number', range(4))\n")
+        file.write("\n\nimport pytest\n\n@pytest.mark.thin(2)\n@pytest.mark.parametrize('number', range(12))\n")
         file.write("def test_other(number):\n    pass\n")
     for arguments in ([], ["-q"]):
         done = run(checkout / "scripts" / "test", "--since", "HEAD", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 of 2 test files reach what differs (1 files): 1 changed themselves" in done.stderr
-        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 5
+        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 13
     assert "= 4 passed in" in run(checkout / "scripts" / "test").stdout
+    assert "= 8 passed in" in run(checkout / "scripts" / "test", LORADOCK_TEST_TURNS="1").stdout
     nothing = run(checkout / "scripts" / "test", "--since")
     assert (nothing.returncode, nothing.stderr.splitlines()[-1]) == (64, "hint: scripts/test --since main")
 
 
+@pytest.mark.thin(1)
 def test_the_test_script_fails_with_any_test_and_one_verdict_on_the_machine_serves_all(checkout: Path) -> None:
     program(made_venv(checkout, kind="dev") / "bin" / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     (checkout / "tests").mkdir()

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thin(1)
+
 ROOT = Path(__file__).parents[1]
 FILES = {
     ".gitignore": "__pycache__\n",

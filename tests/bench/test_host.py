@@ -18,6 +18,8 @@ from bench.host.tables import rows
 from bench.train.models import settings
 from loradock.training.backends.fast.kernels import fused, launch
 
+pytestmark = pytest.mark.thin(1)
+
 LAYERS = 2
 
 

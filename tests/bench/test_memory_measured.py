@@ -21,7 +21,10 @@ from loradock.training.backends.fast.kernels import fused, plain
 REAL = ("tinyllama-1.1b", "phi-3-mini", "mistral-7b", "llama-3-8b")
 LAYERS = 4
 MIB = 1 << 20
-pytestmark = pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"),
+    pytest.mark.thin(1),
+]
 
 
 def assert_expected(found: Found, *, within: float = 0.1) -> None:

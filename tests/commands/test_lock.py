@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 from small_venv import append, make_venv, seal, site_of
 
+pytestmark = pytest.mark.thin(1)
+
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:

@@ -18,6 +18,8 @@ from loradock.cli import cli
 from loradock.commands import page
 from loradock.demo import exam
 
+pytestmark = pytest.mark.thin(1)
+
 COPIED = re.compile(r" *(?:\(?(?:--set \S+ ?)+\)?,?|-> .*|\S+)")
 PLAN = ("plan", "--model", str(exam.CONFIG.parent / "base"), "--rows", "100", "--mean-tokens", "50")
 

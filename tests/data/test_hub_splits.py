@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thin(1)
+
 COMMIT = "b2" * 20
 CARD = """---
 configs:

@@ -29,6 +29,8 @@ from loradock.data.prepared import Prepared
 from loradock.data.tokenise import TokenizerSpec
 from loradock.errors import ConfigError, DataError, DiskFull, NotWritable, StorageError
 
+pytestmark = pytest.mark.thin(1)
+
 
 def write_rows(path: Path, *, rows: int, first: int = 0) -> SourceConfig:
     lines = [

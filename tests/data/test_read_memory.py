@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.thin(1)
+
 ROW = {"instruction": "What is this? " * 20, "input": "", "output": "An answer of some length. " * 20}
 GROWTH_BYTES = 32 * 2**20
 FILE_BYTES = 192 * 2**20

@@ -25,6 +25,8 @@ from loradock.data.select import split
 from loradock.data.selection import Selection, earliest
 from loradock.errors import DataError
 
+pytestmark = pytest.mark.thin(1)
+
 BASE = Path(demo.__file__).parent / "base"
 Rows = list[dict[str, Any]]
 

@@ -21,6 +21,8 @@ from loradock.data.sources import held_out_files, samples
 from loradock.errors import NoCheckpoint, Problem
 from loradock.training.run_dir import fingerprint, resume
 
+pytestmark = pytest.mark.thin(1)
+
 BOOK = "\ufeffThe Whale\r\n\r\nCall me\r\n  Ishmael.\r\n\r\n\r\nSome years ago.\r\n"
 
 

@@ -15,6 +15,8 @@ import pytest
 from loradock.distributed import processes
 from loradock.distributed.place import Place
 
+pytestmark = pytest.mark.thin(1)
+
 HEARS = (
     "import signal; from loradock.process.signals import SIGNALS; signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS);"
 )

@@ -18,6 +18,8 @@ from loradock.errors import DataError, InputMissing, LoradockError, ModelError, 
 from loradock.use.embedding.embedder import Embedder
 from loradock.use.embedding.opener import open_embedder
 
+pytestmark = pytest.mark.thin(1)
+
 CASES = {
     "mean/bbcc/g2": ("mean", "bidirectional"),
     "mean/cccc/g2": ("mean", "causal"),

@@ -15,6 +15,8 @@ from loradock.use.embedding.embedder import WINDOW_ROWS, Embedder
 from loradock.use.embedding.opener import open_embedder
 from loradock.use.embedding.vectors_file import Embedded, checked, embed_file
 
+pytestmark = pytest.mark.thin(1)
+
 
 @pytest.fixture(scope="module")
 def embedder(tmp_path_factory: pytest.TempPathFactory, llama: Path) -> Embedder:

@@ -23,6 +23,8 @@ from loradock.env_check.node import node
 from loradock.env_check.reference import schema
 from loradock.machine import probe
 
+pytestmark = pytest.mark.thin(1)
+
 
 def env_check(*arguments: object) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "loradock", "env-check", *map(str, arguments)]

@@ -13,6 +13,8 @@ from env_check.damage import damaged, package
 from loradock.env_check.compute import CHECKS
 from loradock.env_check.compute.collective import Exchange
 
+pytestmark = pytest.mark.thin(1)
+
 TRITON = ["--only", "triton"]
 
 

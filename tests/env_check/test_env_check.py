@@ -33,6 +33,8 @@ from loradock.errors import (
     UsageError,
 )
 
+pytestmark = pytest.mark.thin(1)
+
 ROOT = Path(__file__).parents[2]
 HEAVY = ("torch", "transformers", "datasets", "pyarrow", "numpy", "peft", "trl", "pydantic", "yaml", "bitsandbytes")
 

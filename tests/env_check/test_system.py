@@ -17,6 +17,8 @@ from loradock.env_check.system import CHECKS, clock, init, platform
 from loradock.machine import Host
 from loradock.machine.answers import ProcessOne
 
+pytestmark = pytest.mark.thin(1)
+
 SUSPECTS = ("HOME", "TMPDIR", "USER", "LOGNAME", "CC", "CACHE")
 PLAN = Intent(output=Path("/runs"), cache=Path("/cache"), scratch=Path("/tmp"))
 WAITS = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"

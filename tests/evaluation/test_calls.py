@@ -20,6 +20,8 @@ from loradock.errors import DataError, LoradockError, UsageError
 from loradock.use.evaluation.methods.calls import same
 from loradock.use.inference.prompts import Prompts
 
+pytestmark = pytest.mark.thin(1)
+
 TOOLS = [{"name": name, "parameters": {"type": "object", "properties": {"a": {}}}} for name in ("lamp", "stone")]
 
 

@@ -11,6 +11,8 @@ from scipy.stats import binomtest
 
 from loradock.use.evaluation import intervals
 
+pytestmark = pytest.mark.thin(1)
+
 
 @pytest.mark.parametrize(("right", "rows"), [(0, 7), (7, 7), (1, 1), (81, 263), (125, 200), (311, 500)])
 def test_the_interval_of_a_share_is_wilsons(right: int, rows: int) -> None:

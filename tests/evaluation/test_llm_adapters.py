@@ -16,6 +16,8 @@ from loradock.use.evaluation.methods import LlmAdapters
 from loradock.use.evaluation.methods.llm_adapters import prompt_of, response_of
 from loradock.use.inference.opener import open_model
 
+pytestmark = pytest.mark.thin(1)
+
 ANSWERS = {
     "boolq": "true|false",
     "piqa": "solution1|solution2",

@@ -32,6 +32,8 @@ from loradock.use.gguf import metadata
 from loradock.use.gguf.export import predicts_ahead
 from loradock.use.merge.proof import kl
 
+pytestmark = pytest.mark.thin(1)
+
 IN_Q8_0 = 5e-3
 TEXTS = [
     "Hello World 123 it's  a   test",

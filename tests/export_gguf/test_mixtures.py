@@ -19,6 +19,8 @@ from loradock.use.gguf import experts, metadata, rearranged
 from loradock.use.gguf.export import Exported, export
 from loradock.use.inference.opener import find
 
+pytestmark = pytest.mark.thin(1)
+
 AS_LLAMA_CPP: dict[str, dict[str, Any]] = {
     "olmoe": {"norm_topk_prob": False, "num_key_value_heads": 4},
     "dots1": {"num_key_value_heads": 4},

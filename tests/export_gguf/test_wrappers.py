@@ -14,6 +14,8 @@ from wrappers import make_wrapper
 
 from loradock.errors import ModelError
 
+pytestmark = pytest.mark.thin(1)
+
 IDS = torch.randint(800, (2, 40), generator=torch.Generator().manual_seed(1))
 PATTERN = ["sliding_attention"] * 5 + ["full_attention"]
 GEMMA = {

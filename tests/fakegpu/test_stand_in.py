@@ -15,7 +15,7 @@ from loradock.training.backends.fast import kernels
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.backends.fast.kernels.base import Activation
 
-pytestmark = pytest.mark.fakegpu
+pytestmark = [pytest.mark.fakegpu, pytest.mark.thin(1)]
 
 
 @pytest.mark.thin(6)

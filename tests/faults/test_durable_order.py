@@ -9,6 +9,8 @@ from faults.committing import committer, content
 from faults.conftest import Trial
 from faults.tracing import Call, traced
 
+pytestmark = pytest.mark.thin(1)
+
 STAGE, TRASH = "/.stage-", "/.trash-"
 
 

@@ -29,6 +29,8 @@ from loradock.training import guards
 from loradock.training.cadence import Flow
 from loradock.training.checkpoint.store import visible
 
+pytestmark = pytest.mark.thin(1)
+
 RUN = (
     "train.max_steps=6",
     "train.global_batch=8",

@@ -13,6 +13,8 @@ import pytest
 
 from loradock.files import regular
 
+pytestmark = pytest.mark.thin(1)
+
 SOURCES = Path(__file__).parents[2] / "src" / "loradock"
 ROOMS = (
     *("commands", "config", "data", "distributed", "env_check", "model", "plan", "training", "use"),

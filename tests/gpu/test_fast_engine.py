@@ -25,7 +25,7 @@ from loradock.training.backends.fast.graphs import Graphs, cuda_capture
 from loradock.training.backends.fast.kernels import kernels_for
 from loradock.training.job import Job
 
-pytestmark = pytest.mark.fakegpu(real=True)
+pytestmark = [pytest.mark.fakegpu(real=True), pytest.mark.thin(2)]
 
 IS_REAL = has_real_gpu()
 REAL_SHAPES = [(4096, 4096), (1024, 4096), (14336, 4096), (4096, 14336), (2048, 2048), (256, 2048)]

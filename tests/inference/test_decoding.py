@@ -15,6 +15,8 @@ from loradock.use.inference.opener import Opened
 from loradock.use.inference.prompts import Prompts
 from loradock.use.inference.sampling import Chooser, Sampling
 
+pytestmark = pytest.mark.thin(1)
+
 LONGEST = 20
 TEXTS = ["lamp", "a horse on a bridge in winter", "salt " * 12, "seven", "paper window cloud"]
 

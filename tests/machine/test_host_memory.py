@@ -6,9 +6,12 @@ import json
 import mmap
 from pathlib import Path
 
+import pytest
 from whole_runs import train
 
 from loradock.machine import host_memory
+
+pytestmark = pytest.mark.thin(1)
 
 SIZE = 256 << 20
 

@@ -26,6 +26,7 @@ from loradock.use.merge import plan
 from loradock.use.merge.job import Asked, prepared
 
 pytestmark = [
+    pytest.mark.thin(1),
     pytest.mark.filterwarnings("ignore:.*tie_word_embeddings.*:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*fan_in_fan_out is set to False:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*save_embedding_layers.*:UserWarning"),

@@ -23,6 +23,7 @@ from loradock.use.merge import experts, proof
 from loradock.use.merge.proof import kl
 
 pytestmark = [
+    pytest.mark.thin(1),
     pytest.mark.usefixtures("forked_proof"),
     pytest.mark.filterwarnings("ignore:Model has `tie_word_embeddings=True`:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*fan_in_fan_out is set to False:UserWarning"),

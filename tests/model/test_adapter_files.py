@@ -18,6 +18,8 @@ from loradock.model import patterns
 from loradock.model.adapter_files import check
 from loradock.use.inference.opener import open_model
 
+pytestmark = pytest.mark.thin(1)
+
 SLOW = "(?:(?:[a-z_.0-9]+)+)+!"
 REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "100,000 targets": ({"target_modules": [f"m{i}" for i in range(100_000)]}, "at most 10000 items"),

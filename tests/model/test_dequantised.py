@@ -19,6 +19,8 @@ from whole_runs import train
 from loradock.model import dequantised, nf4
 from loradock.model.patches import PATCHES
 
+pytestmark = pytest.mark.thin(1)
+
 WIDTHS = (16, 32, 48, 64, 72, 80, 96, 100, 112, 128, 144, 160, 176, 192, 200, 1568)
 
 

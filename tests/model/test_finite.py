@@ -17,6 +17,8 @@ from loradock.model import finite
 from loradock.use.gguf.export import export
 from loradock.use.inference.opener import find, open_model
 
+pytestmark = pytest.mark.thin(1)
+
 WEIGHTS, ADAPTER = "model.safetensors", "adapter_model.safetensors"
 VALUES = {"NaN": float("nan"), "infinity": float("inf"), "minus infinity": float("-inf")}
 

@@ -20,6 +20,8 @@ from loradock.machine import marks
 from loradock.model import kept_facts, shape
 from loradock.model.description import describe
 
+pytestmark = pytest.mark.thin(1)
+
 RUNS: tuple[dict[str, Any], ...] = (
     {},
     {"objective": "reward", "engine": "peft"},

@@ -19,6 +19,8 @@ from loradock.plan.memory import peft
 from loradock.plan.memory.fast import FastMemory, Setting, Shape
 from loradock.plan.memory.peft import Batch
 
+pytestmark = pytest.mark.thin(1)
+
 TOKENS = 96
 SHAPE = {"hidden": 256, "inner": 896, "key_value": 64, "vocabulary": 64}
 MISTRAL = models()["mistral-7b"]

@@ -18,10 +18,17 @@ from loradock.training.backends.fast.backend import build
 
 @pytest.mark.thin(4)
 @pytest.mark.parametrize(
-    "family", ["qwen3", "olmo3", "exaone4", "glm4", "hunyuan_v1_dense", "gemma4_text", "gemma4_small", "glm", "youtu"]
+    ("family", "settings"),
+    [
+        *((each, {}) for each in ("qwen3", "olmo3", "exaone4", "glm4", "hunyuan_v1_dense", "gemma4_text")),
+        *((each, {}) for each in ("gemma4_small", "glm", "youtu")),
+        pytest.param("youtu", {"qk_nope_head_dim": 56, "v_head_dim": 16}, id="values a quarter as wide as keys"),
+    ],
 )
-def test_what_a_decoders_layers_keep_is_what_the_plan_counts(family: str, tmp_path: Path, rows: Path) -> None:
-    base = make_model(tmp_path / "base", family, intermediate_size=512)
+def test_what_a_decoders_layers_keep_is_what_the_plan_counts(
+    family: str, settings: dict[str, int], tmp_path: Path, rows: Path
+) -> None:
+    base = make_model(tmp_path / "base", family, intermediate_size=512, **settings)
     job = job_of(tmp_path, "engine=fast", "model.compute_dtype=bfloat16", model=base, data=rows)
     engine, _ = build(job)
     batch = self_check.learned(engine, self_check.first_rows(job))

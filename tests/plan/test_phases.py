@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
 from facts.recorded import config, data, models
 
 from loradock.analysis.report.audit import as_dict, finding_parts, phase_lines
 from loradock.plan import planner
 from loradock.plan.audit import Audit, audit
 from loradock.plan.trial import SHORT_RUN
+
+pytestmark = pytest.mark.thin(1)
 
 SLOW = {"engine": "peft", "train": {"global_batch": 64, "micro_batch": 2, "packing": False, "optimizer": "adamw"}}
 

@@ -17,6 +17,8 @@ from loradock.cli import cli
 from loradock.errors import EnvironmentUnfit
 from loradock.process.environment import NUMBERS
 
+pytestmark = pytest.mark.thin(1)
+
 SOURCES = {
     "huggingface_hub": ("constants.py",),
     "datasets": ("config.py",),

@@ -14,6 +14,8 @@ import pytest
 from faults.forking import Forking
 from proven import unchecked
 
+pytestmark = pytest.mark.thin(1)
+
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src" / "loradock"
 PROGRAM = Path(sys.executable).with_name("loradock")

@@ -13,6 +13,8 @@ import pytest
 
 from loradock.process import signals
 
+pytestmark = pytest.mark.thin(1)
+
 BEGIN = """
 import os, signal, sys, time
 from loradock.process import signals

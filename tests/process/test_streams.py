@@ -7,6 +7,10 @@ import subprocess
 import sys
 import time
 
+import pytest
+
+pytestmark = pytest.mark.thin(1)
+
 SAYS = """
 import json, os, sys
 from loradock.process import streams

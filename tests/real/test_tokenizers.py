@@ -25,6 +25,8 @@ from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.templates import ChatTemplate
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(1)
+
 LOSSES: tuple[Loss, ...] = ("auto", "completion")
 SMOLLM = Message("system", "You are a helpful AI assistant named SmolLM, trained by Hugging Face")
 ANSWERS = (

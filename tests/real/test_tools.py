@@ -15,6 +15,8 @@ from loradock.data.remarks import CUT
 from loradock.data.row_task import ChunkPreparer, Task
 from loradock.data.tokenise import TokenizerSpec
 
+pytestmark = pytest.mark.thin(1)
+
 RAIN = {"type": "function", "function": {"name": "rain", "parameters": {"type": "object", "properties": {"city": {}}}}}
 ARGUMENTS = {"city": 'Ö "x" 日本🙂', "at": {"days": [1, None, True], "none": {}}}
 QUESTION, ANSWER = {"role": "user", "content": "Rain?"}, {"role": "assistant", "content": "Yes.", "thinking": "easy"}

@@ -12,6 +12,8 @@ from whole_runs import train
 from loradock.training import sdpa
 from loradock.training.device_memory import forbid_more
 
+pytestmark = pytest.mark.thin(1)
+
 ENABLED = {
     "flash": torch.backends.cuda.flash_sdp_enabled,
     "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled,

@@ -10,7 +10,7 @@ from facts.recorded import machine
 
 from loradock.training.device_memory import measured
 
-pytestmark = pytest.mark.fakegpu(compute=False)
+pytestmark = [pytest.mark.fakegpu(compute=False), pytest.mark.thin(1)]
 
 
 def test_the_allocators_own_memory_is_no_part_of_what_cuda_takes() -> None:

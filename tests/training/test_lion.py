@@ -19,6 +19,8 @@ from loradock.env_check.compute.places import Device
 from loradock.errors import ConfigError
 from loradock.model import optimizer
 
+pytestmark = pytest.mark.thin(1)
+
 RUN = ("train.max_steps=4", "train.global_batch=4", "lora.rank=4", "data.max_length=64", "train.workers=0")
 LION = ("train.optimizer=lion", "train.learning_rate=1e-4", "train.weight_decay=0.1", "checkpoints.every=2")
 

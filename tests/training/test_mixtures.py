@@ -30,6 +30,8 @@ from loradock.training.job import Job
 from loradock.training.objectives.supervised import balancing_of
 from loradock.training.passes import MicroStep
 
+pytestmark = pytest.mark.thin(1)
+
 EXPERTS = "lora.targets=[all-linear,experts]"
 RUN = ("train.max_steps=20", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2", "checkpoints.every=10")
 ONE_PASS = ("train.micro_batch=8", "train.checkpointing=false", "model.compute_dtype=float32")

@@ -33,6 +33,8 @@ from loradock.training.run import Result
 from loradock.use.inference import opener
 from loradock.use.merge import job, merge
 
+pytestmark = pytest.mark.thin(1)
+
 TOKENS = ("<go>", "<to it>", "[stop]")
 ADD = f"tokenizer.add_tokens={json.dumps(TOKENS)}"
 RUN = (

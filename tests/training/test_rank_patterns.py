@@ -24,6 +24,8 @@ from loradock.plan import obstacles
 from loradock.plan.memory.widths import widths
 from loradock.training.run import Result
 
+pytestmark = pytest.mark.thin(1)
+
 RANKS, ALPHAS = {"q_proj": 8, r"layers\.1\.mlp\.down_proj": 2}, {"v_proj": 64, "layers.0.self_attn.o_proj": 3}
 PATTERNS = (f"lora.rank_pattern={json.dumps(RANKS)}", f"lora.alpha_pattern={json.dumps(ALPHAS)}")
 RUN = ("train.max_steps=3", "train.global_batch=4", "lora.rank=4", "data.max_length=64", "train.workers=0", *PATTERNS)

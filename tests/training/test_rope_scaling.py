@@ -25,6 +25,8 @@ from loradock.training.run import Result
 from loradock.use.inference import opener
 from loradock.use.merge import job, merge
 
+pytestmark = pytest.mark.thin(1)
+
 WINDOW, FACTOR = 64, 4.0
 SCALING = {kind: (f"model.rope_scaling={kind}", "model.rope_factor=4") for kind in ("yarn", "linear")}
 RUN = (

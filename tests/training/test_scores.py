@@ -17,6 +17,8 @@ from loradock.training.backends.base import Backend
 from loradock.training.backends.fast.backend import FastBackend
 from loradock.training.passes import MicroStep
 
+pytestmark = pytest.mark.thin(1)
+
 AT = MicroStep(step=0, index=0, count=1)
 FORMS = {
     "fast": ("engine=fast",),

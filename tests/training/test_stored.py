@@ -28,6 +28,8 @@ from loradock.use.inference.opener import open_model
 from loradock.use.merge.job import Asked, prepared
 from loradock.use.merge.run import run
 
+pytestmark = pytest.mark.thin(1)
+
 RUN = ("train.max_steps=4", "train.global_batch=8", "lora.rank=4", "train.learning_rate=1e-2", "checkpoints.every=2")
 MATRIX = "model.layers.0.self_attn.q_proj.weight"
 Pair = tuple[Path, Path]

@@ -20,7 +20,10 @@ from loradock.analysis.report.html.differences import mean_loss
 from loradock.analysis.report.html.runs import read
 from loradock.analysis.report.html.server import Server
 
-pytestmark = pytest.mark.skipif(browsers.found() is None, reason="no Chromium here: apt-get install chromium")
+pytestmark = [
+    pytest.mark.skipif(browsers.found() is None, reason="no Chromium here: apt-get install chromium"),
+    pytest.mark.thin(1),
+]
 PHONE = 360
 
 

@@ -22,6 +22,8 @@ from loradock.analysis.reproduce.differences import NUMPY
 from loradock.cli import cli
 from loradock.machine.library_variables import ALLOCATOR
 
+pytestmark = pytest.mark.thin(1)
+
 SETTINGS = ("train.max_steps=4", "train.global_batch=2", "lora.rank=2", "data.max_length=64", "train.workers=0")
 READING = "+dac_read_search"
 """So that nobody reads an interpreter in root's home, too."""

@@ -6,9 +6,12 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 from env_check.conftest import Examine, Faults, namespace
 
 from loradock import demo
+
+pytestmark = pytest.mark.thin(1)
 
 ROWS = Path(demo.__file__).parent / "train.jsonl"
 QUICK = ("--level", "quick", "--only")

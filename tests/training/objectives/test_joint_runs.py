@@ -20,6 +20,8 @@ from whole_runs import adapter_bytes, losses, train
 
 from loradock.training.run import Result
 
+pytestmark = pytest.mark.thin(1)
+
 STEPS = 8
 RUN = (
     *("objective=gritlm", f"train.max_steps={STEPS}", "train.global_batch=4", "embedding.global_batch=8"),

@@ -27,6 +27,8 @@ from loradock.training.events import EvalResult
 from loradock.training.job import Job
 from objectives.against_trl import OTHER_ORDER, arguments, begun, lines, logged
 
+pytestmark = pytest.mark.thin(1)
+
 SAMPLES, STEPS = 8, 20
 WEIGHTS: dict[str, Any] = {"desirable_weight": 1.3, "undesirable_weight": 0.7}
 SETTINGS = (

@@ -35,7 +35,7 @@ from objectives.reference import (
     relative,
 )
 
-pytestmark = NEEDS_REFERENCE
+pytestmark = [NEEDS_REFERENCE, pytest.mark.thin(1)]
 FAR = 0.1
 TOLERANCE = 1e-5
 

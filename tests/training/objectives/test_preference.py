@@ -33,6 +33,8 @@ from loradock.training.objectives.preference import Preference
 from loradock.training.passes import MicroStep
 from objectives.against_trl import OTHER_ORDER, arguments, begun, lines, logged
 
+pytestmark = pytest.mark.thin(1)
+
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # TRL calls them experimental
     from trl.experimental.cpo import CPOConfig, CPOTrainer

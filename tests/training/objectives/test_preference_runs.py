@@ -22,6 +22,8 @@ from loradock.training import continued
 from loradock.training.recovery import halved
 from loradock.training.run import Result
 
+pytestmark = pytest.mark.thin(1)
+
 RUN = (
     *("train.max_steps=6", "train.global_batch=4", "train.micro_batch=4", "train.workers=0", "train.schedule=constant"),
     *("lora.rank=4", "lora.dropout=0.1", "train.learning_rate=1e-2", "train.warmup=0", "data.max_length=64"),

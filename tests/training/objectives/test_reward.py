@@ -51,6 +51,8 @@ from loradock.use.merge import job as merging
 from loradock.use.merge.run import run as merge
 from objectives.against_trl import OTHER_ORDER, arguments, begun, lines, logged
 
+pytestmark = pytest.mark.thin(1)
+
 PAIRS, STEPS, RELATIVE = 8, 20, 1e-6
 SMALL = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
 SHAPES: dict[str, dict[str, Any]] = {

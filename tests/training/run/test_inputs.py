@@ -110,6 +110,7 @@ def test_a_mapped_column_and_two_weighted_sources_train(tmp_path: Path, llama: P
     assert result.record["plan"]["data"]["samples_per_epoch"] == 3 * ROWS
 
 
+@pytest.mark.thin(1)
 def test_the_seeds_file_trains_through_its_preset(tmp_path: Path, llama: Path) -> None:
     data = SHARED / "commonsense_5k.json"
     if not data.exists():

@@ -145,7 +145,7 @@ class FastMemory:
     def kept_by_layer(self, tokens: int, *, wide: Widths | None = None) -> int:
         """Bytes that a plain layer keeps from forward to backward: one of these widths, else the mean of all."""
         wide = wide or self.widths
-        elements = 2 * wide.hidden + wide.projected + wide.attended + wide.gated + wide.ranks
+        elements = 2 * wide.hidden + wide.projected + wide.values + wide.gated + wide.ranks
         if wide.has_out_norms:  # and after experts that stand beside an MLP, and after that
             elements += 2 * wide.hidden * (2 if wide.experts else 1)
         if wide.token_input:

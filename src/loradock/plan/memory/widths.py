@@ -28,9 +28,9 @@ TOKEN_INPUT = "per_layer_input_gate"
 class Widths:
     """One decoder layer, as the mean over all: elements of a token, and weights.
 
-    `attended`: all query heads together; `projected`: queries, keys and values, or a recurrence's inputs; `normed`: of
-    these, what has a norm of its own, and keys that are joined of two parts; `inner`: the MLP's product; `outputs`: of
-    all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
+    `attended`: all query heads together, `values`: what they give, narrower where values are; `projected`: queries,
+    keys and values, or a recurrence's inputs; `normed`: of these, what has a norm of its own, and keys that are joined
+    of two parts; `inner`: the MLP's product; `outputs`: of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
     `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
     token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
     of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
@@ -44,6 +44,7 @@ class Widths:
     layers: int
     hidden: int
     attended: float
+    values: float
     projected: float
     normed: float
     inner: int
@@ -68,7 +69,7 @@ class Widths:
     @property
     def inputs(self) -> float:
         """Inputs of the four groups of linear layers: projections, attention's output, gate and up, down."""
-        return 2 * self.hidden + self.attended + self.inner
+        return 2 * self.hidden + self.values + self.inner
 
     @property
     def has_grouped_heads(self) -> bool:
@@ -81,7 +82,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
     targets, family = set(model.targets), BY_DECODER.get(model.decoder)
     share = 1 / max(1, model.layers)
     recurrent = model.recurrence or Recurrence(layers=0)
-    attended = sum(layer.columns for layer in _ending(model, "o_proj")) * share or float(model.hidden)
+    attended = values = sum(layer.columns for layer in _ending(model, "o_proj")) * share or float(model.hidden)
     outputs = sum(layer.rows for layer in model.linears) * share
     inner = widest_input(model)
     gated, widest = 2.0 * inner, 2 * inner * model.hidden
@@ -103,6 +104,7 @@ def widths(model: ModelFacts, *, rank: int) -> Widths:
         layers=model.layers,
         hidden=model.hidden,
         attended=attended,
+        values=values,
         projected=projected,
         normed=model.normed_heads * share + joined_keys,
         inner=inner,

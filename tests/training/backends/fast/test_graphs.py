@@ -24,6 +24,8 @@ from loradock.training.backends.fast.inputs import flat_inputs
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.events import Decided
 
+pytestmark = pytest.mark.thin(1)
+
 
 def again(step: Step) -> tuple[Callable[[], None], torch.Tensor]:
     """Stands in for a capture: nothing runs until it is repeated."""

@@ -27,6 +27,8 @@ from loradock.training.backends.fast.mlp.router import Balance, Router
 from loradock.training.backends.fast.model import FastModel
 from loradock.training.job import Job, Unsound
 
+pytestmark = pytest.mark.thin(1)
+
 EXPERTS = "lora.targets=[all-linear,experts]"
 DTYPES = ("float32", "bfloat16")
 

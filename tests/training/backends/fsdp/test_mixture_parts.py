@@ -22,7 +22,7 @@ from loradock.model.experts.storage import NF4Experts
 from loradock.model.patches import experts
 from loradock.training.backends.fsdp import sharding
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.thin(1)]
 KINDS = ["qwen3_moe", "mixtral", "gpt_oss", "glm4_moe"]
 OTHERS = [kind for kind in mixtures.KINDS if kind not in (*KINDS, "granitemoe")]
 

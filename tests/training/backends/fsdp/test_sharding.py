@@ -21,7 +21,7 @@ from loradock.model.experts import layout
 from loradock.training.backends.fsdp import adapters, sharding
 from loradock.training.backends.fsdp.optimizer import ShardedAdamW
 
-pytestmark = pytest.mark.usefixtures("alone")
+pytestmark = [pytest.mark.usefixtures("alone"), pytest.mark.thin(1)]
 
 
 def spread_out(model: Path, *settings: str, dtype: torch.dtype = torch.float32, attention: str = "sdpa") -> Any:

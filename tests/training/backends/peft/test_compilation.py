@@ -26,9 +26,12 @@ from loradock.training.events import Decided, Event, StepResult
 from loradock.training.job import Job
 
 STEPS = 4
-pytestmark = pytest.mark.filterwarnings(  # torch 2.10, of its own tracing of an autograd.Function
-    "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
-)
+pytestmark = [
+    pytest.mark.thin(2, together=True),
+    pytest.mark.filterwarnings(  # torch 2.10, of its own tracing of an autograd.Function
+        "ignore:<class 'torch.autograd.function.Function'> should not be instantiated:DeprecationWarning"
+    ),
+]
 ONE_GRAPH = ("train.checkpointing=true", "lora.targets=[q_proj]")
 SETTINGS = (
     "engine=peft",

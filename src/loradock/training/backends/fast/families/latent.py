@@ -1,4 +1,4 @@
-"""DeepSeek V2 and V3, GLM-4.7 Flash and Mistral 4: attention over latents, before experts.
+"""DeepSeek V2 and V3, GLM-4.7 Flash and Mistral 4: attention over latents, before experts; Youtu-LLM: before an MLP.
 
 DeepSeek V2's rotary module gives complex numbers, its routers weigh by an unnormed softmax; Mistral 4's far queries
 have a temperature.
