@@ -488,15 +488,15 @@ def test_the_test_script_runs_what_reaches_a_change_since_a_revision(checkout: P
     assert (unchanged.returncode, unchanged.stdout) == (0, "")
     assert "0 of 2 test files reach what differs (0 files)" in unchanged.stderr
     with (checkout / "tests" / "test_b.py").open("a", encoding="utf-8") as file:
-        file.write("\n\nimport pytest\n\n@pytest.mark.thin(2)\n@pytest.mark.parametrize('number', range(12))\n")
+        file.write("\n\nimport pytest\n\n@pytest.mark.thin(2)\n@pytest.mark.parametrize('number', range(16))\n")
         file.write("def test_other(number):\n    pass\n")
     for arguments in ([], ["-q"]):
         done = run(checkout / "scripts" / "test", "--since", "HEAD", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr
         assert "1 of 2 test files reach what differs (1 files): 1 changed themselves" in done.stderr
-        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 13
+        assert sum(int(count) for count in re.findall(r"(\d+) passed", done.stdout)) == 17
     assert "= 4 passed in" in run(checkout / "scripts" / "test").stdout
-    assert "= 8 passed in" in run(checkout / "scripts" / "test", LORADOCK_TEST_TURNS="1").stdout
+    assert "= 10 passed in" in run(checkout / "scripts" / "test", LORADOCK_TEST_TURNS="1").stdout
     nothing = run(checkout / "scripts" / "test", "--since")
     assert (nothing.returncode, nothing.stderr.splitlines()[-1]) == (64, "hint: scripts/test --since main")
 

@@ -77,7 +77,7 @@ def test_a_commit_decides_which_model_is_tried_and_each_sort_has_its_turn() -> N
     assert len({each.model for each in tried}) > 20
 
 
-@pytest.mark.thin(2)
+@pytest.mark.thin(1)
 def test_a_published_shape_is_trained_or_refused_and_what_comes_out_works_on_its_class(
     shape: Published, forking: Forking, rows: Path, tmp_path: Path, cache: Path
 ) -> None:

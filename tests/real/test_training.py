@@ -23,7 +23,7 @@ from proven import knowing
 from real.conftest import Real
 
 # A test has up to three commands, each with its environment check.
-pytestmark = [pytest.mark.thin(2, together=True), pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.thin(1, together=True), pytest.mark.timeout(1800)]
 
 HERE = Path(__file__).parent
 ROWS, HELD_OUT = HERE / "rows.jsonl", HERE / "heldout.jsonl"
