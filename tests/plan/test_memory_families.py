@@ -12,6 +12,7 @@ from jobs import job_of
 from plan.test_memory_experts import SETTING, kept_by_a_layer
 
 from loradock.plan.memory.fast import FastMemory
+from loradock.plan.memory.widths import widths
 from loradock.training.backends.fast import self_check
 from loradock.training.backends.fast.backend import build
 
@@ -40,6 +41,15 @@ def test_what_a_decoders_layers_keep_is_what_the_plan_counts(
         assert read == 2 * 16 * len(engine.layers) * batch.tokens * 2
     planned = FastMemory(job.plan.model, SETTING).kept_by_layer(batch.tokens)
     assert kept_by_a_layer(engine, batch) == pytest.approx(planned, rel=0.05)
+
+
+def test_narrow_values_are_as_wide_as_keys_in_the_kernels_and_narrow_in_what_is_kept(
+    tmp_path: Path, rows: Path
+) -> None:
+    base = make_model(tmp_path / "base", "youtu", qk_nope_head_dim=56, v_head_dim=16)
+    model = job_of(tmp_path, "engine=fast", model=base, data=rows).plan.model
+    found = widths(model, rank=16)
+    assert (found.attended, found.values) == (model.heads * (56 + 8), model.heads * 16)
 
 
 def test_no_graph_is_made_where_a_layers_heads_are_wider_than_flash_kernels_take() -> None:
