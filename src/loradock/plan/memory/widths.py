@@ -30,13 +30,13 @@ class Widths:
 
     `attended`: all query heads together, `values`: what they give, narrower where values are; `projected`: queries,
     keys and values, or a recurrence's inputs; `normed`: of these, what has a norm of its own, and keys that are joined
-    of two parts; `inner`: the MLP's product; `outputs`: of all linears; `capped_heads`: query heads whose scores are soft-capped; `ranks`: of all adapters of the layer;
-    `adapted_inputs`: what these read, one by one; `weights`: of its linears and experts, `active_weights`: those that a
-    token is multiplied with, `experts`: how many it has, `pairs`: of a token; `gated`: what goes into the gates, of all
-    of its experts; `router_bytes`: what a router and the order of pairs keep; `widest`: of the largest group of them
-    with a common input, which is made dense at once: gate and up, as a rule, or those of one expert. `has_out_norms`:
-    what goes into a norm after each half is kept, too; `token_input`: what a layer reads of the token itself; of such
-    models `gated_by_layer`, since it differs.
+    of two parts; `inner`: the MLP's product; `outputs`: of all linears; `capped_heads`: query heads whose scores are
+    soft-capped; `ranks`: of all adapters of the layer; `adapted_inputs`: what these read, one by one; `weights`: of its
+    linears and experts, `active_weights`: those that a token is multiplied with, `experts`: how many it has, `pairs`:
+    of a token; `gated`: what goes into the gates, of all of its experts; `router_bytes`: what a router and the order of
+    pairs keep; `widest`: of the largest group of them with a common input, which is made dense at once: gate and up, as
+    a rule, or those of one expert. `has_out_norms`: what goes into a norm after each half is kept, too; `token_input`:
+    what a layer reads of the token itself; of such models `gated_by_layer`, since it differs.
     `recurrent_launches`, `recurrent_bytes`: of what no kernel computes of recurrent layers, a pass forward and
     backward, and what it reads and writes for a token.
     """
