@@ -95,8 +95,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--full"):
         return
     left_out = {item for item in items if item.get_closest_marker("full")}
-    if config.getoption("--thin"):
-        left_out |= without_a_turn([item for item in items if item not in left_out], config.getoption("--thin"))
+    if times := config.getoption("--thin"):
+        left_out |= without_a_turn([item for item in items if item not in left_out], times)
     if left_out:
         config.hook.pytest_deselected(items=list(left_out))
         items[:] = [item for item in items if item not in left_out]
