@@ -17,8 +17,6 @@ from loradock.files import regular
 from loradock.training.checkpoint.manifest import DamagedCheckpoint, open_checkpoint
 from loradock.training.checkpoint.store import Checkpoints, found, newest_good
 
-pytestmark = pytest.mark.thin(1)
-
 FILES = ("adapter_model.safetensors", "training_state.pt", "manifest.json")
 
 

@@ -9,8 +9,6 @@ from faults.committing import committer, content
 from faults.conftest import Trial
 from faults.tracing import Call, traced
 
-pytestmark = pytest.mark.thin(1)
-
 STAGE, TRASH = "/.stage-", "/.trash-"
 
 

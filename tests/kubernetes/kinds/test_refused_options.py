@@ -12,8 +12,6 @@ from kubernetes.kinds.conftest import IMAGE
 from kubernetes.kinds.test_command import UNKNOWN, render
 from kubernetes.kinds.test_site_options import HERE, refused
 
-pytestmark = pytest.mark.thin(1)
-
 
 @pytest.mark.parametrize(
     ("options", "rule"),
