@@ -12,6 +12,7 @@ import click
 from rich.status import Status
 from rich.table import Table
 
+from loradock.analysis.report.figures import Figures
 from loradock.commands.page import fitting_console, folded, say, show
 from loradock.commands.paths import LocalPath, OutputFile, PathsAfter
 from loradock.delivery.image.build import build as build_image
@@ -83,7 +84,7 @@ class Screen:
         """The table of need and have."""
         table = Table(box=None, pad_edge=False)
         table.add_column("where")
-        for title in ("need", "have", "inodes need", "have"):
+        for title in ("need", "have", "inodes need", "inodes have"):
             table.add_column(title, justify="right")
         for room in rooms:
             have = "no limit" if room.free_files is None else f"{room.free_files:,}"
@@ -105,7 +106,7 @@ class Screen:
                         "",
                         style="dim",
                     )
-        show(self.console, table)
+        show(self.console, Figures(table))
 
 
 def _plain(text: str) -> str:

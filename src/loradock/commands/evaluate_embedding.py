@@ -84,6 +84,8 @@ def evaluate_embedding(
 def _show(measures: Mapping[str, Measure], counts: Mapping[str, int], *, has_base: bool) -> None:
     from rich.table import Table
 
+    from loradock.analysis.report.figures import Figures
+
     names = ["measure", *(["base", "adapter", "difference", "95 % interval"] if has_base else ["value"])]
     table = Table(box=None, pad_edge=False)
     for name in names:
@@ -96,4 +98,4 @@ def _show(measures: Mapping[str, Measure], counts: Mapping[str, int], *, has_bas
         table.add_row(name, *cells)
     with page() as screen:
         screen.print(", ".join(f"{number:,} {name}" for name, number in counts.items()))
-        screen.print(table)
+        screen.print(Figures(table))

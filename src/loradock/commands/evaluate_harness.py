@@ -104,12 +104,14 @@ def evaluate_harness(
 def _table(names: Sequence[str], rows: Sequence[tuple[str, str, Sequence[Mapping[str, float | None]]]]) -> Any:
     from rich.table import Table
 
+    from loradock.analysis.report.figures import Figures
+
     table = Table(box=None, pad_edge=False)
     for name in ("task", "metric", *names):
         table.add_column(name, justify="left" if name in ("task", "metric") else "right")
     for task, metric, row in rows:
         table.add_row(task, metric, *(_shown(cell["value"], cell["stderr"]) for cell in row))
-    return table
+    return Figures(table)
 
 
 def _shown(value: float | None, stderr: float | None) -> str:

@@ -34,17 +34,19 @@ def show(report: Report, screen: Console, *, file: Path) -> None:
     screen.print(f"\n{file}")
 
 
-def _table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
-    """Columns that are empty in each row are left out."""
+def figures(names: Sequence[str], rows: Sequence[Sequence[str]]) -> Any:
+    """A line a row, its name first. Columns that are empty in each row are left out."""
     from rich.table import Table
+
+    from loradock.analysis.report.figures import Figures
 
     table = Table(box=None, pad_edge=False)
     columns = [place for place, _ in enumerate(names) if place == 0 or any(row[place] for row in rows)]
     for place in columns:
-        table.add_column(names[place], justify="left" if place == 0 else "right", no_wrap=True)
+        table.add_column(names[place], justify="left" if place == 0 else "right")
     for row in rows:
         table.add_row(*(row[place] for place in columns))
-    return table
+    return Figures(table)
 
 
 def _scores(metric: str, results: Sequence[Result]) -> Any:
@@ -63,7 +65,7 @@ def _scores(metric: str, results: Sequence[Result]) -> Any:
         "unreadable",
         "ended by EOS",
     )
-    return _table((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
+    return figures((*names, "perplexity", "rows/s"), [_line(metric, result) for result in results])
 
 
 def _line(metric: str, result: Result) -> list[str]:
@@ -159,7 +161,7 @@ def _differences(report: Report) -> Any:
         lines.append([name, *_paired(metric, comparison.difference), f"{comparison.p_holm:.3g}", smallest])
         if comparison.names:
             lines.append([f"{name}, by name", *_paired(metric, comparison.names), UNKNOWN, UNKNOWN])
-    return _table(names, lines)
+    return figures(names, lines)
 
 
 def _paired(metric: str, paired: Difference) -> list[str]:

@@ -8,13 +8,14 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from loradock.analysis.report.figures import Figures
 from loradock.text.amounts import duration_text
 
 SHOWN_OPERATORS = 10
 NAME_WIDTH = 60
 
 
-def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
+def tables(content: Mapping[str, Any]) -> list[tuple[str, Figures]]:
     """Headings and tables: the step, the whole run, roles, and the longest operators or kernels."""
     steps = content["steps"]
     run = content["run"]
@@ -38,30 +39,30 @@ def tables(content: Mapping[str, Any]) -> list[tuple[str, Table]]:
     ]
 
 
-def share_table(rows: list[dict[str, Any]]) -> Table:
+def share_table(rows: list[dict[str, Any]]) -> Figures:
     """Names, seconds and shares; what takes no time is left out."""
     table = Table(box=None, padding=(0, 2, 0, 2), show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(justify="right")
-    table.add_column(justify="right")
+    table.add_column()
+    table.add_column("time", justify="right")
+    table.add_column("share", justify="right")
     for row in rows:
         if row["seconds"] > 0:
             table.add_row(row["name"], duration_text(row["seconds"]), f"{100 * row['share']:.1f} %")
-    return table
+    return Figures(table)
 
 
-def operator_table(content: Mapping[str, Any]) -> Table:
+def operator_table(content: Mapping[str, Any]) -> Figures:
     """The longest by their own time."""
     table = Table(box=None, padding=(0, 2, 0, 2), show_header=False)
-    table.add_column(no_wrap=True, max_width=NAME_WIDTH)
-    table.add_column(no_wrap=True, style="dim")
-    table.add_column(justify="right")
-    table.add_column(justify="right")
+    table.add_column()
+    table.add_column("role", style="dim")
+    table.add_column("time", justify="right")
+    table.add_column("calls", justify="right")
     for operator in content["operators"][:SHOWN_OPERATORS]:
-        table.add_row(
-            Text(operator["name"]), operator["role"], duration_text(operator["seconds"]), f"{operator['count']:,.0f} x"
-        )
-    return table
+        name = Text(operator["name"])
+        name.truncate(NAME_WIDTH, overflow="ellipsis")
+        table.add_row(name, operator["role"], duration_text(operator["seconds"]), f"{operator['count']:,.0f} x")
+    return Figures(table)
 
 
 def lines(content: Mapping[str, Any]) -> list[str]:
