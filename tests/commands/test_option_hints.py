@@ -31,6 +31,7 @@ MEANT = {
     "--warmup-ratio": "--set train.warmup=VALUE",
     "--max_seq_length": "--max-length TOKENS",
     "--output_dir": "--output DIR",
+    "-o": "--output DIR",
     "--dataset": "--data FILE",
     "--bf16": "--set model.compute_dtype=bfloat16",
     "--fp16": "--set model.compute_dtype=float16",

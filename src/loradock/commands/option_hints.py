@@ -44,6 +44,7 @@ OPTIONS_ONLY = {
     "version": "loradock --version",
     "resume": "loradock train --resume --output RUN",
     "background": "nohup loradock train ... &, or a job of your scheduler",
+    "o": "--output DIR is the directory of the run",
     "config": "CONFIG is given without an option: loradock train run.yaml",
     "dry_run": "loradock plan, with the same arguments, says what a run would do",
 }
