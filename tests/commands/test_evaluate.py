@@ -61,8 +61,9 @@ def test_tasks_are_printed_with_what_they_have_to_be_compared_with(forking: Fork
     assert code == 0, text
     for each in ("boolq", "arc-easy", "95 % interval", "chance", "majority", "per character", "p (Holm)"):
         assert each in text
-    assert "boolq: 3 rows with their whole question and 0 with its stem stand in 16 training texts; without" in text
-    assert "arc-easy: no row stands in 16 training texts" in text
+    prose = " ".join(text.split())
+    assert "boolq: 3 rows with their whole question and 0 with its stem stand in 16 texts of the training files;" in prose
+    assert "arc-easy: no row stands in 16 texts of the training files" in prose
     assert re.search(r"smallest detectable difference \(.*\): boolq none \(\d+ rows are too few\), arc-easy none", text)
     assert text.endswith("run/evaluations/results.json\n")
     kept = json.loads((place / "run" / "evaluations" / "results.json").read_text())
@@ -223,3 +224,26 @@ def test_what_cannot_be_done_ends_with_its_code_and_a_hint(
     found, text = ended(forking, place, "evaluate", *words.split(), *more)
     assert (found, what in text) == (code, True), text
     assert "hint: " in text
+
+
+def test_rows_of_the_run_that_training_began_with_were_learned_too(forking: Forking, place: Path) -> None:
+    write_lines(place / "other.jsonl", [{"instruction": f"Count to {n}.", "input": "", "output": "."} for n in range(9)])
+    write_lines(place / "unfit.jsonl", [{"prompt": f"Is {number} odd?", "completion": ""} for number in range(3)])
+    settings = ("lora.rank=4", f"lora.adapter={place / 'run'}", "data.validation=2")
+    skipping = ("data.on_bad_row=skip", "data.max_dropped=0.5")
+    rows = [place / "other.jsonl", place / "unfit.jsonl"]
+    train(place / "second", "train.epochs=1", *settings, *skipping, model=place / "base", data=rows)
+    words = ("evaluate", "second", "--task", "boolq", "--tasks-dir", "data", "--json")
+    code, text = ended(forking, place, *words)
+    assert code == 0, text
+    assert result(text)["tasks"][0]["contamination"]["questions"] == [0, 1, 2], "three rows are the first run's"
+    assert result(text)["tasks"][0]["contamination"]["trained"] == 16 + 9, "no row of unfit.jsonl was learned"
+    assert "rows that second left out or held out are looked at as if it had learned them" in " ".join(text.split())
+    (place / "run").rename(place / "moved")
+    try:
+        code, text = ended(forking, place, *words)
+    finally:
+        (place / "moved").rename(place / "run")
+    assert code == 0, text
+    assert result(text)["tasks"][0]["contamination"]["trained"] == 9
+    assert f"training began with the adapter {place / 'run'}, whose rows nobody recorded here" in " ".join(text.split())

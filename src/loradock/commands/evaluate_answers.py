@@ -129,7 +129,7 @@ def evaluate_answers(
     with opened_model(model, {**computing, "base": base}, may_have_own=against is not None) as (opened, status):
         _check(opened, model, has_base=has_base)
         folder = output or evaluate.directory_of(opened.origin, model)
-        sources, missing = evaluate.trained_on(opened.origin, training_data)
+        sources, remarks = evaluate.trained_on(opened.origin, training_data)
         run = _runner(tasks_read, batch_tokens=batch_tokens)
         scores = run(opened, status, model, folder)
         if has_base:
@@ -145,8 +145,8 @@ def evaluate_answers(
     for task in tasks_read:
         if task.items.note:
             say(f"note: {task.items.name}: {task.items.note}", stderr=True)
-    for path in missing:
-        say(f"note: the run trained on {path}, which is not there: --training-data FILE looks there", stderr=True)
+    for remark in remarks:
+        say(f"note: {remark}", stderr=True)
     if as_json:
         click.echo(json.dumps(evaluate.as_dict(report), indent=2, ensure_ascii=False))
         return

@@ -112,7 +112,7 @@ def _contaminated(results: Sequence[Result]) -> Iterator[str]:
         contamination, name = score.contamination, score.wanted.items.name
         assert contamination
         if not contamination.rows:
-            yield f"contamination: {name}: no row stands in {contamination.trained:,} training texts"
+            yield f"contamination: {name}: no row stands in {contamination.trained:,} texts of the training files"
             continue
         text = (
             f"{len(contamination.questions)} rows with their whole question "
@@ -121,7 +121,7 @@ def _contaminated(results: Sequence[Result]) -> Iterator[str]:
         remainder = (
             f"; without them {_clean(score.summary, score.clean)}" if score.clean else "; no row is left without them"
         )
-        yield f"contamination: {name}: {text} stand in {contamination.trained:,} training texts{remainder}"
+        yield f"contamination: {name}: {text} stand in {contamination.trained:,} texts of the training files{remainder}"
 
 
 def _clean(summary: Summary, score: Score) -> str:

@@ -14,7 +14,8 @@ from loradock.data.readers import hub
 from loradock.errors import InputMissing
 from loradock.files import atomic_io
 from loradock.files.system_errors import storage_error
-from loradock.training.run_dir.resume import recorded_config
+from loradock.training.run_dir.paths import RECORD
+from loradock.training.run_dir.resume import read, recorded_config
 from loradock.use.evaluation import contamination
 from loradock.use.evaluation.asked import Wanted
 from loradock.use.evaluation.compare import Comparison, compare
@@ -25,6 +26,7 @@ from loradock.use.inference.opener import Opened, Origin
 
 RESULTS = "results.json"
 FOLDER = "evaluations"
+LOOK = "--training-data FILE names what to look at"
 RULES = {
     "accuracy": "Wilson's interval; pairs: Newcombe's interval, exact McNemar, Holm over tasks",
     "others": "bootstrap over rows; pairs: bootstrap, random sign flips, Holm over tasks",
@@ -149,16 +151,47 @@ def report(
 
 
 def trained_on(origin: Origin, given: Sequence[Path]) -> tuple[list[SourceConfig], list[str]]:
-    """The training rows that can be looked at: those given, else the run's own; and of its own those that are gone."""
+    """The training rows that can be looked at: those given, else the run's own; and what is to be said of others.
+
+    A run that began with the adapter of another has learned that one's rows as well. A source of which the run used no
+    row is left out; of others all rows of the file are looked at.
+    """
     if given:
         if missing := [file for file in given if not file.exists()]:
             raise InputMissing(f"{missing[0]} does not exist", hint="--training-data names rows that were trained on")
         return [SourceConfig(path=str(file)) for file in given], []
-    if not origin.record:
-        return [], []
-    sources = recorded_config(origin.record, origin.directory.parent).data.sources
-    local_sources = [source for source in sources if not hub.is_hub(source.path) and Path(source.path).exists()]
-    return local_sources, [source.path for source in sources if source not in local_sources]
+    sources: list[SourceConfig] = []
+    remarks: list[str] = []
+    record, run = origin.record, origin.directory.parent
+    looked_at = {run.resolve()}
+    while record:
+        config = recorded_config(record, run)
+        known = record.get("data") or {}
+        unused = {source["path"] for source in known.get("sources") or () if source.get("rows") == 0}
+        for source in config.data.sources:
+            if source.path in unused:
+                continue
+            if hub.is_hub(source.path) or not Path(source.path).exists():
+                remarks.append(f"{run} was trained on {source.path}, which is not there: {LOOK}")
+            else:
+                sources.append(source)
+        held_out = config.data.validation
+        if known.get("skipped_rows") or (isinstance(held_out, float) and held_out > 0):
+            remarks.append(f"rows that {run} left out or held out are looked at as if it had learned them: {LOOK}")
+        adapter = config.lora.adapter
+        if adapter is None:
+            break
+        run = _run_of(Path(adapter))
+        record = read(run) if (run / RECORD).is_file() and run.resolve() not in looked_at else {}
+        looked_at.add(run.resolve())
+        if not record:
+            remarks.append(f"training began with the adapter {adapter}, whose rows nobody recorded here: {LOOK}")
+    return sources, remarks
+
+
+def _run_of(adapter: Path) -> Path:
+    """The directory of the run whose adapter this is; there need not be one."""
+    return adapter if (adapter / RECORD).is_file() else adapter.parent
 
 
 def directory_of(origin: Origin, given: Path) -> Path:
