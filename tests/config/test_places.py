@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,6 +154,14 @@ def test_what_is_written_again_replaces_no_file_of_another_kind(verb: str, tmp_p
     (tmp_path / name).touch()
     assert kind.convert(str(tmp_path / name), None, None) == tmp_path / name
     assert kind.convert("/dev/stdout", None, None) == Path("/dev/stdout")
+    for new in ("vectors", "new.rows"):
+        with pytest.raises(UsageError, match=rf"{new}: a file that is written here has a name in \.\w+") as refused:
+            kind.convert(str(tmp_path / new), None, None)
+        assert kind.convert((refused.value.hint or "").removeprefix("name another file, such as "), None, None)
+    os.mkfifo(tmp_path / "pipe")
+    assert kind.convert(str(tmp_path / "pipe"), None, None) == tmp_path / "pipe"
+    with pytest.raises(UsageError, match=r"nothing/ names a directory, where a file is wanted"):
+        kind.convert(f"{tmp_path}/nothing/", None, None)
 
 
 @pytest.mark.parametrize("written", FORMS)

@@ -43,15 +43,17 @@ class LocalPath(click.Path):
             folder = shlex.quote(os.path.dirname(path) or ".")
             hint = f"name the directory that it is in: {folder}" if self.exists else "name another, or move the file"
             raise error(f"{path} is a file, where a directory is wanted", hint=hint)
-        if not self.dir_okay and os.path.isdir(path):
+        if not self.dir_okay and (os.path.isdir(path) or path.endswith(os.sep)):
             hint = f"name a file in it: ls {shlex.quote(path)}" if self.exists else "name a file in it, or another"
-            raise error(f"{path} is a directory, where a file is wanted", hint=hint)
+            verb = "is" if os.path.isdir(path) else "names"
+            raise error(f"{path} {verb} a directory, where a file is wanted", hint=hint)
 
 
 class OutputFile(LocalPath):
-    """A file to write, which may replace an earlier one: UsageError where what has its name is named as another kind.
+    """A file to write, which may replace an earlier one: UsageError where its name is one of another kind of file.
 
-    `suffixes` are those of the kind, the usual one first. A pipe or a device may have any name.
+    `suffixes` are those of the kind, the usual one first. A pipe or a device may have any name. A new file may not: the
+    same command would refuse to replace it.
     """
 
     def __init__(self, *suffixes: str) -> None:
@@ -62,8 +64,12 @@ class OutputFile(LocalPath):
         """The path."""
         path = super().convert(value, param, ctx)
         is_device = Path("/dev") in path.parents  # /dev/stdout is a file where the shell made it one
-        if path.is_file() and not is_device and path.suffix.lower() not in self.suffixes:
-            what = f"{path} exists, and by its name it is no {' or '.join(self.suffixes)} file; it would be replaced"
+        is_special = is_device or (path.exists() and not path.is_file())
+        if not is_special and path.suffix.lower() not in self.suffixes:
+            kind = " or ".join(self.suffixes)
+            what = f"{path}: a file that is written here has a name in {kind}"
+            if path.is_file():
+                what = f"{path} exists, and by its name it is no {kind} file; it would be replaced"
             raise UsageError(what, hint=f"name another file, such as {shlex.quote(f'{path}{self.suffixes[0]}')}")
         return path
 

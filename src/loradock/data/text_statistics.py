@@ -30,6 +30,7 @@ TOKENIZER_ADDS = (
     "token lengths of rows, prompts and answers",
     "rows and tokens that each data.max_length cuts, and the length to use",
     "padding and packing shares",
+    "of pairs of answers, how often the chosen one is the longer (with --set objective=preference or reward)",
 )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from loradock.analysis.report import console
 from loradock.text.amounts import size_text
 from loradock.training.events import EvalResult, StepResult
+from loradock.training.observers.model_card import data_rows
 
 STEP = StepResult(
     step=10,
@@ -77,6 +78,17 @@ def test_model_and_data_are_said_in_sentences() -> None:
     assert "10,000 rows, 1,660,000 tokens" in lines[1]
     assert "100 rows held out" in lines[1]
     assert len(lines) == 2
+
+
+@pytest.mark.parametrize(("changes", "name"), [({}, "rows"), ({"pairs": 5_000}, "texts"), ({"together": 2}, "answers")])
+def test_what_is_counted_has_its_name_on_the_screen_and_in_the_model_card(changes: dict[str, int], name: str) -> None:
+    """The file of an embedding's 5,000 rows holds 10,000 texts, that of preferences two answers a row."""
+    known = plan()
+    data = replace(known.data, **changes)
+    assert f"10,000 {name}, " in (line := console.plan_lines(replace(known, data=data))[1])
+    assert f"100 {name} held out" in line
+    record = {"plan": {"data": asdict(data)}, "data": {"sources": []}, "config": {"data": {"loss": "auto"}}}
+    assert data_rows(record)[0] == (name, "10000 trained, 100 held out")
 
 
 def test_rows_that_were_cut_or_dropped_are_never_silent() -> None:

@@ -93,8 +93,9 @@ def plan_lines(plan: Plan) -> list[str]:
     )
     tokens = f"{data.tokens:,} tokens ({data.supervised_tokens:,} learned{weighted})"
     lengths = f"longest {data.longest_tokens}, mean {data.mean_tokens:.0f}"
-    samples = "samples" if data.split_rows else "answers" if data.together > 1 else "rows"
-    held_out = f"{data.validation_rows:,} {samples if data.together > 1 else 'rows'} held out"
+    parts = "answers" if data.together > 1 else "texts" if data.pairs else "rows"
+    samples = "samples" if data.split_rows else parts
+    held_out = f"{data.validation_rows:,} {parts} held out"
     lines = [
         f"model: {model.name} ({model.architecture}, {model.parameters:,} weights, {model.layers} layers); {adapters}",
         f"data: {data.train_rows:,} {samples}, {tokens}, {lengths}; {held_out}",

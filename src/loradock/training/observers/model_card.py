@@ -143,11 +143,12 @@ def changes(content: dict[str, Any]) -> Iterator[tuple[str, str]]:
 def data_rows(content: dict[str, Any]) -> list[tuple[str, str]]:
     """What was trained on, as label and value."""
     data = content["plan"]["data"]
+    parts = "answers" if data.get("together", 1) > 1 else "texts" if data.get("pairs") else "rows"
     rows = [(source["path"], f"sha256 {source['sha256'][:16]}") for source in content["data"]["sources"]]
     return [
         *rows,
         (
-            "samples" if data.get("split_rows") else "answers" if data.get("together", 1) > 1 else "rows",
+            "samples" if data.get("split_rows") else parts,
             f"{data['train_rows']} trained, {data['validation_rows']} held out",
         ),
         ("tokens", f"{data['tokens']:,}, of which {data['supervised_tokens']:,} are learned"),
