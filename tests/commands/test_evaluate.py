@@ -62,7 +62,7 @@ def test_tasks_are_printed_with_what_they_have_to_be_compared_with(forking: Fork
     for each in ("boolq", "arc-easy", "95 % interval", "chance", "majority", "per character", "p (Holm)"):
         assert each in text
     prose = " ".join(text.split())
-    assert "boolq: 3 rows with their whole question and 0 with its stem stand in 16 texts of the training files;" in prose
+    assert "boolq: 3 rows with their whole question and 0 with its stem stand in 16 texts of the training" in prose
     assert "arc-easy: no row stands in 16 texts of the training files" in prose
     assert re.search(r"smallest detectable difference \(.*\): boolq none \(\d+ rows are too few\), arc-easy none", text)
     assert text.endswith("run/evaluations/results.json\n")
@@ -227,7 +227,7 @@ def test_what_cannot_be_done_ends_with_its_code_and_a_hint(
 
 
 def test_rows_of_the_run_that_training_began_with_were_learned_too(forking: Forking, place: Path) -> None:
-    write_lines(place / "other.jsonl", [{"instruction": f"Count to {n}.", "input": "", "output": "."} for n in range(9)])
+    write_lines(place / "other.jsonl", [{"instruction": f"Count to {n}.", "output": "."} for n in range(9)])
     write_lines(place / "unfit.jsonl", [{"prompt": f"Is {number} odd?", "completion": ""} for number in range(3)])
     settings = ("lora.rank=4", f"lora.adapter={place / 'run'}", "data.validation=2")
     skipping = ("data.on_bad_row=skip", "data.max_dropped=0.5")
